@@ -132,7 +132,10 @@ impl Table {
                 name
             };
             if let Some(unit) = &column.unit {
-                add(name + &unit.suffix(), index, false);
+                // A column named after a JSON field has its unit in its name already.
+                let suffix = unit.suffix();
+                let has_unit = name.ends_with(&suffix) || format!("_{name}") == suffix;
+                add(if has_unit { name } else { name + &suffix }, index, false);
             } else {
                 let varies = self.rows.iter().any(|row| cell(row, index).unit().is_some());
                 add(name.clone(), index, false);

@@ -9,10 +9,13 @@
 //! 1,024 for the cable, the gearbox, and ports of eight lanes. The tables that SONiC ships for Spectrum 1 to 3
 //! ([`Rule::Tables`]) were made by an older computation: every packet small, MTU 9,216, kilobytes of 1,000, and one
 //! peer response for all speeds. It reproduces every xoff of the SN2700, SN3700, SN3800 and SN4700 to the byte.
-//! [`Rule::Sn4280`] reproduces the SN4280's table up to 300 m.
+//! [`Rule::Sn4280`] reproduces the SN4280's table up to 300 m. [`Rule::Sn5600`] reproduces every xoff of the SN5600
+//! (Spectrum-4): every packet small, the peer response by speed, kilobytes of 1,000, and 60 ns each way in the PHY,
+//! which were fitted to the table. The rule follows from the ASIC unless it is given, and the frame and the share of
+//! small packets from the rule.
 //!
-//! No rule reproduces the shipped tables of the SN5600 and SN5640 (Spectrum-4 and -5), for any choice of these
-//! inputs, nor the SN4280's rows of 1,500 and 2,000 m, where 400 Gb/s needs no more than 200 Gb/s.
+//! No rule reproduces the SN4280's rows of 1,500 and 2,000 m, where 400 Gb/s needs no more than 200 Gb/s. SONiC ships no
+//! table for Spectrum-6: its cells and pipeline are those of `asic_table.j2`.
 //!
 //! The result is for one port and one lossless class. The XOFF threshold is not computed.
 
@@ -65,6 +68,9 @@ pub enum Asic {
     /// SN5640.
     #[serde(rename = "spectrum-5")]
     Spectrum5,
+    /// SN6600.
+    #[serde(rename = "spectrum-6")]
+    Spectrum6,
 }
 
 /// One of SONiC's computations.
@@ -78,6 +84,8 @@ pub enum Rule {
     Tables,
     /// The table of the SN4280: kilobytes of 1,000, the peer response by speed, whole cells.
     Sn4280,
+    /// The table of the SN5600: as that of the SN4280, and 60 ns each way in the PHY.
+    Sn5600,
 }
 
 /// A lossless port and its cable.
@@ -90,22 +98,24 @@ pub struct Port {
     pub cable_m: f64,
     /// The switch's ASIC.
     pub asic: Asic,
-    /// The computation to use.
-    pub rule: Rule,
-    /// The longest frame of any class.
-    pub mtu: Bytes,
+    /// The computation to use; absent for that of the ASIC.
+    pub rule: Option<Rule>,
+    /// The longest frame of any class; absent for that of the rule.
+    pub mtu: Option<Bytes>,
     /// The longest frame of the lossless class.
     pub lossless_mtu: Bytes,
     /// The delay of a gearbox.
     pub gearbox: Seconds,
     /// Lanes of the port: eight lanes need twice the pipeline and one more frame.
     pub lanes: u8,
-    /// The share of packets small enough to waste cells.
-    pub small_packet_share: f64,
+    /// The share of packets small enough to waste cells; absent for that of the rule.
+    pub small_packet_share: Option<f64>,
     /// Whether all ports share one pool of headroom.
     pub shared_pool: bool,
     /// A cell of the buffer, instead of the ASIC's.
     pub cell: Option<Bytes>,
+    /// The pipeline's latency in bytes, instead of the ASIC's.
+    pub pipeline: Option<Bytes>,
     /// The bytes in MAC and PHY, instead of the ASIC's.
     pub mac_phy: Option<Bytes>,
     /// The neighbour's reaction in quanta, instead of the table's.
@@ -113,20 +123,21 @@ pub struct Port {
 }
 
 impl Default for Port {
-    /// SONiC's defaults: a Spectrum-4 at 100 Gb/s with a cable of 5 m.
+    /// A Spectrum-4 at 100 Gb/s with a cable of 5 m, by its shipped table.
     fn default() -> Self {
         Self {
             rate: Rate::gbit(100.0),
             cable_m: 5.0,
             asic: Asic::default(),
-            rule: Rule::default(),
-            mtu: Bytes(9100),
+            rule: None,
+            mtu: None,
             lossless_mtu: Bytes(1024),
             gearbox: Seconds(0.0),
             lanes: 4,
-            small_packet_share: 0.5,
+            small_packet_share: None,
             shared_pool: false,
             cell: None,
+            pipeline: None,
             mac_phy: None,
             peer_quanta: None,
         }
@@ -193,14 +204,57 @@ impl Asic {
             Self::Spectrum1 => 96,
             Self::Spectrum2 | Self::Spectrum3 => 144,
             Self::Spectrum4 | Self::Spectrum5 => 192,
+            Self::Spectrum6 => 256,
         })
+    }
+
+    /// The pipeline's latency.
+    fn pipeline(self) -> Bytes {
+        Bytes::kib(match self {
+            Self::Spectrum6 => 42,
+            _ => 19,
+        })
+    }
+
+    /// The computation that gives its shipped table; the script for those without one.
+    fn rule(self) -> Rule {
+        match self {
+            Self::Spectrum1 | Self::Spectrum2 | Self::Spectrum3 => Rule::Tables,
+            Self::Spectrum4 => Rule::Sn5600,
+            Self::Spectrum5 | Self::Spectrum6 => Rule::Lua,
+        }
+    }
+}
+
+impl Rule {
+    /// The longest frame that it assumes.
+    fn mtu(self) -> Bytes {
+        Bytes(match self {
+            Self::Lua | Self::Sn4280 => 9100,
+            Self::Tables | Self::Sn5600 => 9216,
+        })
+    }
+
+    /// The share of small packets that it assumes.
+    fn small_packet_share(self) -> f64 {
+        match self {
+            Self::Lua => 0.5,
+            Self::Sn4280 => 0.01,
+            Self::Tables | Self::Sn5600 => 1.0,
+        }
+    }
+
+    /// The delay of the PHY in one direction, in seconds.
+    fn phy_s(self) -> f64 {
+        match self {
+            Self::Sn5600 => 60e-9,
+            _ => 0.0,
+        }
     }
 }
 
 /// The data in MAC and PHY, in KiB, on every ASIC.
 const MAC_PHY_KIB: f64 = 0.8;
-/// The pipeline's latency, in KiB, on every ASIC.
-const PIPELINE_KIB: u64 = 19;
 /// The peer response that the tables assume for every speed, in KiB.
 const TABLES_RESPONSE_KIB: f64 = 3.8;
 
@@ -212,10 +266,23 @@ impl Port {
             rate,
             cable_m,
             asic: Asic::Spectrum3,
-            rule: Rule::Sn4280,
-            small_packet_share: 0.01,
+            rule: Some(Rule::Sn4280),
             ..Self::default()
         }
+    }
+
+    /// The computation: as given, or that of the ASIC.
+    pub fn rule(&self) -> Rule {
+        self.rule.unwrap_or(self.asic.rule())
+    }
+
+    /// The longest frame of any class: as given, or that of the rule.
+    pub fn mtu(&self) -> Bytes {
+        self.mtu.unwrap_or(self.rule().mtu())
+    }
+
+    fn small_packet_share(&self) -> f64 {
+        self.small_packet_share.unwrap_or(self.rule().small_packet_share())
     }
 
     /// The neighbour's reaction in quanta: as given, or that of the next faster speed in the table.
@@ -237,21 +304,24 @@ impl Port {
     /// The headroom this port needs.
     pub fn headroom(&self) -> Headroom {
         // The Lua divides megabits by 8 · 1024 and calls the result bytes.
-        let kilo = if self.rule == Rule::Lua { 1000.0 / 1024.0 } else { 1.0 };
+        let rule = self.rule();
+        let kilo = if rule == Rule::Lua { 1000.0 / 1024.0 } else { 1.0 };
         let cable = 2.0 * self.cable_m * self.rate.0 / SIGNAL_M_PER_S * kilo;
-        let gearbox = 2.0 * self.gearbox.0 * self.rate.0 * kilo;
-        let peer_response = match (self.rule, self.peer_quanta) {
+        let gearbox = 2.0 * (self.gearbox.0 + rule.phy_s()) * self.rate.0 * kilo;
+        let peer_response = match (rule, self.peer_quanta) {
             (Rule::Tables, None) => TABLES_RESPONSE_KIB * 1024.0,
             _ => f64::from(self.quanta()) * QUANTUM_BITS / 8.0,
         };
         let mac_phy = self.mac_phy.map_or(MAC_PHY_KIB * 1024.0, |bytes| bytes.0 as f64);
-        let propagation = self.mtu.0 as f64 + cable + gearbox + mac_phy + peer_response;
-        let occupancy = 1.0 + self.small_packet_share * (self.worst_factor() - 1.0);
+        let mtu = self.mtu().0;
+        let propagation = mtu as f64 + cable + gearbox + mac_phy + peer_response;
+        let occupancy = 1.0 + self.small_packet_share() * (self.worst_factor() - 1.0);
         let needed = self.lossless_mtu.0 as f64 + propagation * occupancy;
         let xoff = whole(needed / 1024.0) * 1024;
+        let pipeline = self.pipeline.unwrap_or(self.asic.pipeline()).0.next_multiple_of(1024);
         let (xon, overhead) = match self.lanes {
-            8 => (PIPELINE_KIB * 1024 * 2 - 1024, self.mtu.0),
-            _ => (PIPELINE_KIB * 1024, 0),
+            8 => ((pipeline * 2).saturating_sub(1024), mtu),
+            _ => (pipeline, 0),
         };
         let size = if self.shared_pool { xon } else { xoff + xon + overhead };
         Headroom {
@@ -274,8 +344,8 @@ impl Port {
     /// The buffer use of the worst small packet, as a multiple of its 64 bytes.
     fn worst_factor(&self) -> f64 {
         let cell = self.cell();
-        match (self.rule, cell > 128) {
-            (Rule::Sn4280, true) => cell.div_ceil(64) as f64,
+        match (self.rule(), cell > 128) {
+            (Rule::Sn4280 | Rule::Sn5600, true) => cell.div_ceil(64) as f64,
             (_, true) => cell as f64 / 64.0,
             (_, false) => 2.0 * cell as f64 / (1.0 + cell as f64),
         }
@@ -286,7 +356,10 @@ impl Port {
         basis.assume("signal speed", SIGNAL_M_PER_S, "m/s", SONIC);
         let cell = self.cell() as f64;
         basis.parameter("cell", "a cell of the buffer", cell, "B", ASIC_TABLE);
-        if self.rule == Rule::Tables && self.peer_quanta.is_none() {
+        if self.rule() == Rule::Sn5600 {
+            basis.assume("delay of the PHY, one way", self.rule().phy_s(), "s", SN5600);
+        }
+        if self.rule() == Rule::Tables && self.peer_quanta.is_none() {
             basis.assume("peer response", TABLES_RESPONSE_KIB * 1024.0, "B", ASIC_TABLE);
         } else {
             let quanta = f64::from(self.quanta());
@@ -296,7 +369,7 @@ impl Port {
             .parameter(
                 "small_packet_share",
                 "packets that waste cells",
-                self.small_packet_share,
+                self.small_packet_share(),
                 "share",
                 PATTERN,
             )
@@ -304,6 +377,11 @@ impl Port {
         basis
     }
 }
+
+const SN5600: Citation = Citation::fitted(
+    "SONiC, pg_profile_lookup.ini of the SN5600",
+    "24 rows: 8 speeds at 5, 40 and 300 m",
+);
 
 const ASIC_TABLE: Citation = Citation::read("SONiC", "platform/mellanox/asic_table.j2");
 
@@ -366,11 +444,14 @@ impl Checkable for Port {
         c.rate("rate", self.rate, Rate::gbit(0.01)..=Rate::gbit(10_000.0));
         c.range("cable_m", self.cable_m, 0.0..=100_000.0, "m");
         let frame = Bytes(64)..=Bytes(65_535);
-        c.bytes("mtu", self.mtu, frame.clone());
+        c.bytes("mtu", self.mtu(), frame.clone());
         c.bytes("lossless_mtu", self.lossless_mtu, frame);
-        if self.lossless_mtu > self.mtu {
-            let allowed = format!("at most mtu, {}: that is the longest frame of any class", self.mtu);
+        if self.lossless_mtu > self.mtu() {
+            let allowed = format!("at most mtu, {}: that is the longest frame of any class", self.mtu());
             c.refuse("lossless_mtu", self.lossless_mtu, allowed);
+        }
+        if let Some(bytes) = self.pipeline {
+            c.bytes("pipeline", bytes, Bytes(0)..=Bytes::mib(64));
         }
         if let Some(bytes) = self.mac_phy {
             c.bytes("mac_phy", bytes, Bytes(0)..=Bytes::mib(1));
@@ -381,14 +462,30 @@ impl Checkable for Port {
         }
         if let Some(cell) = self.cell {
             c.bytes("cell", cell, Bytes(32)..=Bytes(4096));
+            self.check_family(cell, c);
         }
-        c.share("small_packet_share", self.small_packet_share);
+        c.share("small_packet_share", self.small_packet_share());
         if let Some(quanta) = self.peer_quanta {
             c.count("peer_quanta", u64::from(quanta), 0..=65_535);
         } else if !is_known(self.rate) {
             let speeds = PEER_RESPONSE_QUANTA.map(|(speed, _)| speed.to_string()).join(", ");
             let allowed = format!("one of {speeds} Gb/s, for which SONiC has a peer response; or give peer_quanta");
             c.refuse("rate", format!("{} Gb/s", self.rate.as_gbit()), allowed);
+        }
+    }
+}
+
+impl Port {
+    /// Refuses a cell of another family: its pipeline, its MAC and PHY and its peer response are not those of the ASIC.
+    fn check_family(&self, cell: Bytes, c: &mut Checker) {
+        let known = self.pipeline.is_some() && self.mac_phy.is_some() && self.peer_quanta.is_some();
+        if cell != self.asic.cell() && !known {
+            let allowed = format!(
+                "{}, that of the ASIC: the pipeline and the response of a family with other cells are not known (or give \
+                 pipeline, mac_phy and peer_quanta too)",
+                self.asic.cell().0
+            );
+            c.refuse("cell", cell.0, allowed);
         }
     }
 }
@@ -423,7 +520,7 @@ mod tests {
     #[test]
     fn the_lossless_mtu_is_at_most_the_mtu() {
         let port = Port {
-            mtu: Bytes(100),
+            mtu: Some(Bytes(100)),
             lossless_mtu: Bytes(9000),
             ..port(400.0, 5.0)
         };
@@ -482,9 +579,6 @@ mod tests {
                         rate: Rate::gbit(*gbit),
                         cable_m,
                         asic,
-                        rule: Rule::Tables,
-                        mtu: Bytes(9216),
-                        small_packet_share: 1.0,
                         gearbox: Seconds(gearbox),
                         ..Port::default()
                     };
@@ -496,10 +590,70 @@ mod tests {
     }
 
     #[test]
+    fn the_default_is_the_shipped_table_of_the_sn5600() {
+        // sonic-buildimage, pg_profile_lookup.ini of the SN5600: Gb/s, then xoff at 5, 40 and 300 m. One number, the
+        // delay of the PHY, was fitted to it.
+        for (gbit, xoffs) in [
+            (10.0, [45_056, 46_080, 56_320]),
+            (25.0, [48_128, 52_224, 76_800]),
+            (40.0, [57_344, 62_464, 101_376]),
+            (50.0, [63_488, 69_632, 118_784]),
+            (100.0, [113_664, 126_976, 225_280]),
+            (200.0, [131_072, 157_696, 355_328]),
+            (400.0, [231_424, 283_648, 677_888]),
+            (800.0, [257_024, 362_496, 1_150_976]),
+        ] {
+            let ours = [5.0, 40.0, 300.0].map(|cable_m| {
+                let port = Port {
+                    rate: Rate::gbit(gbit),
+                    cable_m,
+                    ..Port::default()
+                };
+                port.headroom().xoff.0
+            });
+            assert_eq!(ours, xoffs, "{gbit} Gb/s");
+        }
+    }
+
+    #[test]
+    fn spectrum_6_has_the_cells_and_the_pipeline_of_asic_table() {
+        let port = Port {
+            asic: Asic::Spectrum6,
+            ..Port::default()
+        };
+        let answer = port.headroom();
+        assert_eq!((port.asic.cell().0, answer.xon.0), (256, 42 * 1024));
+    }
+
+    #[test]
+    fn a_cell_of_an_unknown_family_is_refused() {
+        // Tomahawk 5 has cells of 254 bytes, and a pipeline and a response that SONiC's script does not know.
+        let tomahawk = Port {
+            cell: Some(Bytes(254)),
+            ..Port::default()
+        };
+        let refused = straightway_scenario::check::checked(&tomahawk).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("cell = 254: allowed is 192, that of the ASIC"),
+            "{refused}"
+        );
+        let told = Port {
+            pipeline: Some(Bytes::kib(50)),
+            mac_phy: Some(Bytes(1000)),
+            peer_quanta: Some(905),
+            ..tomahawk
+        };
+        straightway_scenario::check::checked(&told).unwrap();
+    }
+
+    #[test]
     fn the_lua_gives_xon_xoff_and_size() {
         // Worked by hand from buffer_headroom_mellanox.lua: 100 Gb/s, 5 m, cells of 192 bytes, half small:
         // cable 616.6, propagation 9100 + 616.6 + 819.2 + 25216 = 35751.8, twice that and 1024: 72527.6.
-        let port = Port::default();
+        let port = Port {
+            rule: Some(Rule::Lua),
+            ..Port::default()
+        };
         let answer = port.headroom();
         assert_eq!((answer.xoff.0, answer.xon.0, answer.size.0), (72_704, 19_456, 92_160));
         let eight = Port {

@@ -271,13 +271,13 @@ impl FabricScenario {
             None => default,
             Some(cell) => headroom::Port {
                 cell: Some(cell),
-                small_packet_share: self.switch.pfc.small_packet_share,
+                small_packet_share: Some(self.switch.pfc.small_packet_share),
                 ..default
             },
         };
         let port = headroom::Port {
             lossless_mtu: frame,
-            mtu: default.mtu.max(frame),
+            mtu: Some(default.mtu().max(frame)),
             ..default
         };
         port.headroom().xoff.0

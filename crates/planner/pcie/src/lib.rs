@@ -24,6 +24,7 @@ pub mod article;
 mod bottleneck;
 pub mod bound;
 mod cases;
+pub mod client_host;
 pub mod cut;
 #[expect(
     clippy::inline_always,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_scenario::{
     check::{Checkable, Checker, RATE_ANY, TIME_ANY},
-    provenance::Citation,
+    provenance::{Basis, Citation},
 };
 
 use crate::{
@@ -27,6 +27,15 @@ pub const DGX_H100: Citation = Citation::read(
 
 /// The number of GPUs of a machine that does not set it.
 pub const GPUS: u64 = 8;
+
+/// The published share of line rate that network links carry: the lowest, the median and the highest.
+pub const LINK_EFFICIENCY: [f64; 3] = [0.77, 0.90, 1.0];
+
+/// The source of [`LINK_EFFICIENCY`].
+pub const LINK_EFFICIENCY_SOURCE: Citation = Citation::read(
+    "21 published rates of nodes and storage servers (DDN, VAST, MLPerf Storage v1.0 to v3.0 and others)",
+    "0.77 to 1.0 of line rate, median 0.90",
+);
 
 /// One node of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,8 +76,10 @@ pub struct LinkSpec {
 pub struct Ports {
     /// The number.
     pub count: u64,
-    /// The rate of one port, in one direction.
+    /// The line rate of one port, in one direction.
     pub rate: Rate,
+    /// The share of the line rate that carries data.
+    pub efficiency: f64,
     /// The link of each.
     pub link: LinkSpec,
     /// The attachment.
@@ -83,6 +94,8 @@ pub struct Drives {
     pub count: u64,
     /// The read rate of one drive.
     pub rate: Rate,
+    /// The write rate of one drive; absent for the read rate.
+    pub write_rate: Option<Rate>,
     /// The latency until the first byte of a read.
     pub latency: Seconds,
     /// The link of each.
@@ -127,6 +140,7 @@ impl Default for Ports {
         Self {
             count: 8,
             rate: Rate::gbit(400.0),
+            efficiency: LINK_EFFICIENCY[1],
             link: GEN5_X16,
             on: Attachment::Switch,
         }
@@ -138,6 +152,7 @@ impl Default for Drives {
         Self {
             count: 8,
             rate: Rate(6.8e9),
+            write_rate: None,
             latency: Seconds(80e-6),
             link: LinkSpec {
                 generation: Generation::Gen4,
@@ -179,6 +194,7 @@ impl Checkable for Ports {
     fn check(&self, c: &mut Checker) {
         c.count("count", self.count, 1..=64);
         c.rate("rate", self.rate, RATE_ANY);
+        c.range("efficiency", self.efficiency, 0.01..=1.0, "");
         c.nested("link", &self.link);
     }
 }
@@ -187,20 +203,54 @@ impl Checkable for Drives {
     fn check(&self, c: &mut Checker) {
         c.count("count", self.count, 1..=64);
         c.rate("rate", self.rate, RATE_ANY);
+        if let Some(rate) = self.write_rate {
+            c.rate("write_rate", rate, RATE_ANY);
+        }
         c.seconds("latency", self.latency, TIME_ANY);
         c.nested("link", &self.link);
     }
 }
 
+impl Ports {
+    /// The data rate of one port: its efficiency applied to its line rate.
+    pub fn data_rate(&self) -> Rate {
+        Rate(self.rate.0 * self.efficiency)
+    }
+}
+
+impl Drives {
+    /// The write rate of one drive.
+    pub fn write_rate(&self) -> Rate {
+        self.write_rate.unwrap_or(self.rate)
+    }
+}
+
 impl MachineSpec {
-    /// The total rate of all network ports.
+    /// The total data rate of all network ports.
     pub fn ports_bytes_per_s(&self) -> f64 {
+        self.ports.iter().map(|p| p.count as f64 * p.data_rate().0).sum()
+    }
+
+    /// The total line rate of all network ports.
+    pub fn line_bytes_per_s(&self) -> f64 {
         self.ports.iter().map(|p| p.count as f64 * p.rate.0).sum()
     }
 
-    /// The total read rate of all drives.
-    pub fn drives_bytes_per_s(&self) -> f64 {
-        self.drives.iter().map(|d| d.count as f64 * d.rate.0).sum()
+    /// Adds the efficiency of each kind of port to a basis. `root` is the path of the machine.
+    pub fn assume_efficiency(&self, basis: &mut Basis, root: &str) {
+        let [low, _, high] = LINK_EFFICIENCY;
+        for (i, ports) in self.ports.iter().enumerate() {
+            let path = format!("{root}.ports[{i}].efficiency");
+            basis
+                .parameter(
+                    path,
+                    "share of a port's line rate that carries data",
+                    ports.efficiency,
+                    "",
+                    LINK_EFFICIENCY_SOURCE,
+                )
+                .between(low, high, LINK_EFFICIENCY_SOURCE);
+        }
     }
 
     /// Returns the machine as nodes of a tree: `host`, `switch`, `gpu`, `hca`, `nvme`, and for further kinds of ports
@@ -233,7 +283,7 @@ impl MachineSpec {
         for (i, ports) in self.ports.iter().enumerate() {
             let name = numbered("hca", i);
             nodes.push(NodeSpec {
-                media_rate: Some(ports.rate),
+                media_rate: Some(ports.data_rate()),
                 ..linked(&name, NodeKind::Hca, parent(ports.on), ports.count, ports.link)
             });
         }
@@ -241,6 +291,7 @@ impl MachineSpec {
             let name = numbered("nvme", i);
             nodes.push(NodeSpec {
                 media_rate: Some(drives.rate),
+                media_write_rate: drives.write_rate,
                 latency: Some(drives.latency),
                 ..linked(&name, NodeKind::Drive, parent(drives.on), drives.count, drives.link)
             });

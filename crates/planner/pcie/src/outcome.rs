@@ -22,13 +22,13 @@ pub struct PcieOutcome {
     pub title: String,
     /// The seed it ran with.
     pub seed: Seed,
-    /// All streams together, within [`Self::measured_s`]. Without one, all bytes over all time, which is not a rate
-    /// that the tree sustains.
-    pub total_bytes_per_s: Rate,
-    /// The same, but absent if there was no time in which all streams ran steadily.
+    /// All streams together, within [`Self::measured_s`]; a single stream without one, over its own time. Absent if
+    /// several streams were never steady at the same time: rates of different times have no total.
+    pub total_bytes_per_s: Option<Rate>,
+    /// The same, but absent also for a single stream that was never steady.
     pub steady_bytes_per_s: Option<Rate>,
-    /// The average of the streams' rates.
-    pub mean_bytes_per_s: Rate,
+    /// The average of the streams' rates; absent if there is no total.
+    pub mean_bytes_per_s: Option<Rate>,
     /// I/Os per second of all streams together.
     pub ios_per_s: f64,
     /// All bytes over all time, start and end included.
@@ -50,6 +50,8 @@ pub struct PcieOutcome {
     pub bottleneck: Bottleneck,
     /// The conservation counters.
     pub audit: Audit,
+    /// Known reasons why the rates may be wrong.
+    pub warnings: Vec<String>,
     /// Formulas, constants and corrections.
     pub basis: Basis,
 }
@@ -161,12 +163,13 @@ pub(super) fn outcome(scenario: &PcieScenario, topology: &PcieTopology, run: &Fi
         .collect();
     let rates: f64 = streams.iter().map(|s| s.bytes_per_s.0).sum();
     let delivered: u64 = run.streams.iter().map(|s| s.delivered_bytes).sum();
+    let has_total = measured.span.is_some() || streams.len() == 1;
     let mut outcome = PcieOutcome {
         title: scenario.title.clone(),
         seed: scenario.seed,
-        total_bytes_per_s: Rate(measured.total_bytes_per_s),
+        total_bytes_per_s: has_total.then_some(Rate(measured.total_bytes_per_s)),
         steady_bytes_per_s: measured.span.map(|_| Rate(measured.total_bytes_per_s)),
-        mean_bytes_per_s: Rate(rates / streams.len() as f64),
+        mean_bytes_per_s: has_total.then_some(Rate(rates / streams.len() as f64)),
         ios_per_s: ios_per_s(&measured, run),
         overall_bytes_per_s: Rate(delivered as f64 / simulated_s),
         fair_bytes_per_s: Rate(fair.iter().map(|f| f.bytes_per_s).sum()),
@@ -185,6 +188,7 @@ pub(super) fn outcome(scenario: &PcieScenario, topology: &PcieTopology, run: &Fi
             events: run.events,
         },
         links,
+        warnings: scenario.warnings(),
         basis: basis(scenario, topology),
     };
     let answer = serde_json::to_value(&outcome).expect("an outcome is plain data");
@@ -273,5 +277,8 @@ fn basis(scenario: &PcieScenario, topology: &PcieTopology) -> Basis {
         "ns",
         given,
     );
+    if let Some(machine) = &scenario.machine {
+        machine.assume_efficiency(&mut basis, "machine");
+    }
     basis
 }

@@ -82,6 +82,9 @@ pub struct PcieScenario {
     /// The seed of random numbers, which only latencies with a `jitter` use.
     #[serde(default)]
     pub seed: Seed,
+    /// The processor of the host, such as `Xeon E3-1226 v3`: the outcome warns about those that the model does not fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
     /// The published text whose claims are compared with the outcome.
     #[serde(default)]
     pub article: Option<Article>,
@@ -227,6 +230,7 @@ impl PcieScenario {
             title: String::new(),
             about: String::new(),
             seed: Seed::default(),
+            cpu: None,
             article: None,
             pcie: PcieSettings::default(),
             credits: Credits::default(),

@@ -22,8 +22,8 @@ const AS_GOOD: f64 = 0.99;
 pub struct StreamSweep {
     /// From one stream to all.
     pub points: Vec<SweepPoint>,
-    /// The best number.
-    pub best_streams: usize,
+    /// The best number; absent if no number has a total rate.
+    pub best_streams: Option<usize>,
 }
 
 /// The result for one number of streams.
@@ -31,10 +31,10 @@ pub struct StreamSweep {
 pub struct SweepPoint {
     /// The number of streams.
     pub streams: usize,
-    /// The total rate.
-    pub total_bytes_per_s: Rate,
-    /// The average rate of a stream.
-    pub mean_bytes_per_s: Rate,
+    /// The total rate; absent if the streams were never steady at the same time.
+    pub total_bytes_per_s: Option<Rate>,
+    /// The average rate of a stream; absent if there is no total.
+    pub mean_bytes_per_s: Option<Rate>,
     /// The bottleneck.
     pub bottleneck: Bottleneck,
 }
@@ -62,10 +62,13 @@ pub fn sweep(scenario: &PcieScenario, look: impl Fn(f64) -> ControlFlow<()> + Sy
             })
         })
         .collect::<Result<_>>()?;
-    let most = points.iter().map(|p| p.total_bytes_per_s.0).fold(0.0, f64::max);
-    let good = points.iter().find(|p| p.total_bytes_per_s.0 >= AS_GOOD * most);
+    let total = |p: &SweepPoint| p.total_bytes_per_s.map(|rate| rate.0);
+    let most = points.iter().filter_map(total).fold(0.0, f64::max);
+    let good = points
+        .iter()
+        .find(|p| total(p).is_some_and(|rate| rate >= AS_GOOD * most));
     Ok(StreamSweep {
-        best_streams: good.expect("the most is among them").streams,
+        best_streams: good.map(|point| point.streams),
         points,
     })
 }

@@ -29,9 +29,9 @@ pub struct WhatIf {
     pub change: TreeChange,
     /// The change as text.
     pub text: String,
-    /// The total rate with the change.
-    pub total_bytes_per_s: Rate,
-    /// The gain over the unchanged tree, as a share.
+    /// The total rate with the change; absent if the streams were never steady at the same time.
+    pub total_bytes_per_s: Option<Rate>,
+    /// The gain over the unchanged tree, as a share. Without a total of both it compares all bytes over all time.
     pub gain: f64,
     /// The bottleneck with the change.
     pub bottleneck: Bottleneck,
@@ -75,7 +75,7 @@ pub fn what_if(
                 text: words(&change),
                 change,
                 total_bytes_per_s: outcome.total_bytes_per_s,
-                gain: outcome.total_bytes_per_s.0 / base.total_bytes_per_s.0 - 1.0,
+                gain: gain(&outcome, base),
                 bottleneck: outcome.bottleneck,
             })
         })
@@ -83,6 +83,15 @@ pub fn what_if(
     // Stable: changes with equal gain stay in the order of the scenario.
     found.sort_by(|a, b| b.gain.total_cmp(&a.gain));
     Ok(found)
+}
+
+/// The gain of a changed tree over `base`.
+fn gain(changed: &PcieOutcome, base: &PcieOutcome) -> f64 {
+    let (now, before) = match (changed.total_bytes_per_s, base.total_bytes_per_s) {
+        (Some(now), Some(before)) => (now, before),
+        _ => (changed.overall_bytes_per_s, base.overall_bytes_per_s),
+    };
+    now.0 / before.0 - 1.0
 }
 
 fn words(change: &TreeChange) -> String {

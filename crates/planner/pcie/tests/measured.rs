@@ -65,7 +65,7 @@ fn near(got: f64, want: f64) {
 #[test]
 fn streams_that_run_together_are_measured_together() {
     let outcome = simulate(&two());
-    near(outcome.total_bytes_per_s.0, LINK_BYTES_PER_S);
+    near(outcome.total_bytes_per_s.unwrap().0, LINK_BYTES_PER_S);
     assert!(outcome.measured_s.is_some());
     for stream in &outcome.streams {
         near(stream.bytes_per_s.0, LINK_BYTES_PER_S / 2.0);
@@ -78,8 +78,12 @@ fn rates_of_streams_that_do_not_overlap_are_not_added() {
     scenario.stream[1].start = Seconds(10e-3);
     let outcome = simulate(&scenario);
     assert_eq!(outcome.measured_s, None);
-    near(outcome.total_bytes_per_s.0, outcome.overall_bytes_per_s.0);
-    assert!(outcome.total_bytes_per_s.0 < 1e9);
+    assert_eq!((outcome.total_bytes_per_s, outcome.mean_bytes_per_s), (None, None));
+    assert!(outcome.overall_bytes_per_s.0 < 1e9);
+    let sweep = pcie::sweep(&scenario, |_| ControlFlow::Continue(())).unwrap();
+    // One stream alone has a rate, both together have none.
+    let has_total: Vec<bool> = sweep.points.iter().map(|p| p.total_bytes_per_s.is_some()).collect();
+    assert_eq!((has_total, sweep.best_streams), (vec![true, false], Some(1)));
     for stream in &outcome.streams {
         assert!(stream.bytes_per_s.0 > 0.9 * LINK_BYTES_PER_S);
         assert!(stream.bytes_per_s.0 < LINK_BYTES_PER_S);
@@ -93,11 +97,17 @@ fn a_short_stream_beside_a_long_one_does_not_fill_the_link_twice() {
         scenario.stream[0].size = short;
         scenario.stream[1].size = Bytes::mib(32);
         let outcome = simulate(&scenario);
-        let total = outcome.total_bytes_per_s.0;
+        let Some(total) = outcome.total_bytes_per_s.map(|rate| rate.0) else {
+            continue;
+        };
         assert!(total < 1.001 * LINK_BYTES_PER_S, "{short}: {total}");
         assert!(total > 0.95 * LINK_BYTES_PER_S, "{short}: {total}");
         let sweep = pcie::sweep(&scenario, |_| ControlFlow::Continue(())).unwrap();
-        let most = sweep.points.iter().map(|p| p.total_bytes_per_s.0);
+        let most = sweep
+            .points
+            .iter()
+            .filter_map(|p| p.total_bytes_per_s)
+            .map(|rate| rate.0);
         assert!(most.fold(0.0, f64::max) < 1.001 * LINK_BYTES_PER_S);
     }
 }
@@ -127,11 +137,11 @@ fn exhausted_tags_are_the_bottleneck() {
         let outcome = simulate(&scenario);
         assert_eq!(outcome.bottleneck.what, "tags of hca0");
         // One request per round trip, whatever the depth.
-        near(outcome.total_bytes_per_s.0, outcome.fair_bytes_per_s.0);
+        near(outcome.total_bytes_per_s.unwrap().0, outcome.fair_bytes_per_s.0);
         scenario.node[2].tags = Some(2);
         near(
-            simulate(&scenario).total_bytes_per_s.0,
-            2.0 * outcome.total_bytes_per_s.0,
+            simulate(&scenario).total_bytes_per_s.unwrap().0,
+            2.0 * outcome.total_bytes_per_s.unwrap().0,
         );
     }
 }

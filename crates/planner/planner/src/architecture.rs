@@ -11,6 +11,8 @@ mod basis;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+use straightway_pcie::machine::LINK_EFFICIENCY;
+
 use crate::capacity::shown_bytes;
 use crate::question::Question;
 use crate::queue::{self, Wait};
@@ -26,7 +28,7 @@ use straightway_scenario::{
 pub struct ArchitectureQuestion {
     /// The number of client nodes.
     pub clients: u64,
-    /// The rate of one client's ports.
+    /// The line rate of one client's ports.
     pub client_rate: Rate,
     /// The round trip between client and server.
     pub hop: Seconds,
@@ -48,8 +50,10 @@ pub struct ArchitectureQuestion {
 pub struct Hardware {
     /// The number of storage servers.
     pub servers: u64,
-    /// The rate of one server's ports.
+    /// The line rate of one server's ports.
     pub server_rate: Rate,
+    /// The share of the line rates of servers and clients that carries data.
+    pub efficiency: f64,
     /// The number of targets (drives, or groups that act as one drive) per server.
     pub targets_per_server: u64,
     /// The read rate of one target.
@@ -85,9 +89,16 @@ pub struct System {
     pub metadata_shared: bool,
     /// The share of written bytes that is data and not parity.
     pub write_share: f64,
+    /// Whether the server that receives a write makes the parity and sends the pieces on, through the ports of the
+    /// others. Otherwise the client sends every piece itself.
+    #[serde(default)]
+    pub forwards: bool,
     /// The rate limit of one client's protocol, if lower than its port.
     #[serde(default)]
     pub client_limit: Option<Rate>,
+    /// The rate of one stream: a writer of one file, or one of a client's readers; absent for no limit.
+    #[serde(default)]
+    pub stream_rate: Option<Rate>,
 }
 
 /// A checkpoint.
@@ -110,6 +121,8 @@ pub struct Reads {
     pub file: Bytes,
     /// Metadata lookups before the first byte of a file.
     pub lookups: f64,
+    /// Readers of one client.
+    pub readers: u64,
 }
 
 /// A metadata storm.
@@ -165,7 +178,7 @@ pub struct ArchitectureRow {
 const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "bandwidth",
-        text: "B = min(Σ clients, Σ over stripes of targets · share that is data, Σ server ports · share that is data)",
+        text: "B = min(Σ clients, Σ streams, Σ over stripes of targets · share that is data, Σ server ports · share that is data), ports at line rate · efficiency; with pieces sent on by the server, ports / (1 + 1 / share)",
         source: Citation::read("Lustre manual", "striping: default 1 stripe of 4 MiB"),
     },
     queue::MMC,
@@ -201,6 +214,7 @@ impl Default for Hardware {
         Self {
             servers: 16,
             server_rate: Rate::gbit(400.0),
+            efficiency: LINK_EFFICIENCY[1],
             targets_per_server: 8,
             target_read: Rate(12e9),
             target_write: Rate(6e9),
@@ -227,6 +241,7 @@ impl Default for Reads {
         Self {
             file: Bytes::kib(110),
             lookups: 2.0,
+            readers: 64,
         }
     }
 }
@@ -252,6 +267,8 @@ fn systems() -> Vec<System> {
         metadata_shared: false,
         write_share,
         client_limit: None,
+        forwards: false,
+        stream_rate: None,
     };
     vec![
         // One stripe, two metadata servers, a directory on one of them, RAID 8+2.
@@ -285,6 +302,7 @@ impl Checkable for ArchitectureQuestion {
             let hardware = &self.hardware;
             c.count("servers", hardware.servers, 1..=100_000);
             c.rate("server_rate", hardware.server_rate, RATE_ANY);
+            c.range("efficiency", hardware.efficiency, 0.01..=1.0, "");
             c.count("targets_per_server", hardware.targets_per_server, 1..=10_000);
             c.rate("target_read", hardware.target_read, RATE_ANY);
             c.rate("target_write", hardware.target_write, RATE_ANY);
@@ -301,6 +319,7 @@ impl Checkable for ArchitectureQuestion {
         c.within("ingest", |c| {
             c.bytes("file", self.ingest.file, BYTES_ANY);
             c.range("lookups", self.ingest.lookups, 0.0..=1000.0, "");
+            c.count("readers", self.ingest.readers, 1..=1_000_000);
         });
         c.within("storm", |c| {
             c.range("operations_per_s", self.storm.operations_per_s, 0.001..=1e15, "per s");
@@ -327,8 +346,10 @@ impl Checkable for System {
             }
         }
         c.range("write_share", self.write_share, 0.01..=1.0, "");
-        if let Some(rate) = self.client_limit {
-            c.rate("client_limit", rate, RATE_ANY);
+        for (field, rate) in [("client_limit", self.client_limit), ("stream_rate", self.stream_rate)] {
+            if let Some(rate) = rate {
+                c.rate(field, rate, RATE_ANY);
+            }
         }
     }
 }
@@ -376,12 +397,13 @@ impl ArchitectureQuestion {
     fn row(&self, system: &System) -> ArchitectureRow {
         let hardware = &self.hardware;
         let (write, write_bound_by) = self.write(system);
-        let ports = hardware.servers as f64 * hardware.server_rate.0;
+        let ports = self.ports_bytes_per_s();
         let targets = (hardware.servers * hardware.targets_per_server) as f64;
         let file = self.ingest.file.0 as f64;
         let lookups = self.metadata_servers(system) as f64 * hardware.stats_per_s;
         let (files_per_s, read_bound_by) = least([
             (self.clients_rate(system) / file, "clients"),
+            (self.readers_rate(system) / file, "streams"),
             (targets * hardware.target_read.0 / file, "targets"),
             (ports / file, "server ports"),
             (lookups / self.ingest.lookups.max(1e-9), "metadata"),
@@ -419,19 +441,39 @@ impl ArchitectureQuestion {
         let reached = system
             .stripe
             .map_or(all, |stripe| all.min(stripe.saturating_mul(self.checkpoint.files)));
-        let ports = hardware.servers as f64 * hardware.server_rate.0;
+        // A server that makes the parity receives the data first, and then the others receive the pieces.
+        let carried = if system.forwards {
+            1.0 / (1.0 + 1.0 / system.write_share)
+        } else {
+            system.write_share
+        };
+        let writers = system
+            .stream_rate
+            .map_or(f64::MAX, |rate| rate.0 * self.checkpoint.files as f64);
         least([
             (self.clients_rate(system), "clients"),
             (reached as f64 * hardware.target_write.0 * system.write_share, "targets"),
-            (ports * system.write_share, "server ports"),
+            (self.ports_bytes_per_s() * carried, "server ports"),
+            (writers, "streams"),
         ])
     }
 
+    /// The data rate of all servers' ports.
+    fn ports_bytes_per_s(&self) -> f64 {
+        let hardware = &self.hardware;
+        hardware.servers as f64 * hardware.server_rate.0 * hardware.efficiency
+    }
+
     fn clients_rate(&self, system: &System) -> f64 {
-        let one = system
-            .client_limit
-            .map_or(self.client_rate.0, |limit| limit.0.min(self.client_rate.0));
+        let port = self.client_rate.0 * self.hardware.efficiency;
+        let one = system.client_limit.map_or(port, |limit| limit.0.min(port));
         one * self.clients as f64
+    }
+
+    /// The rate of all readers of all clients.
+    fn readers_rate(&self, system: &System) -> f64 {
+        let readers = (self.clients * self.ingest.readers) as f64;
+        system.stream_rate.map_or(f64::MAX, |rate| rate.0 * readers)
     }
 
     fn metadata_servers(&self, system: &System) -> u64 {
@@ -495,8 +537,20 @@ mod tests {
             ..ArchitectureQuestion::default()
         };
         near(row(&asked, "lustre").write_bytes_per_s, 6e9 * 0.8, 1e-9);
-        assert_eq!(row(&asked, "weka").write_bound_by, "targets");
+        assert_eq!(row(&asked, "weka").write_bound_by, "server ports");
         assert!(row(&asked, "weka").write_bytes_per_s > 100.0 * 6e9 * 0.8);
+    }
+
+    #[test]
+    fn a_server_that_sends_the_pieces_on_halves_its_ports_and_streams_have_a_rate() {
+        let mut asked = ArchitectureQuestion::default();
+        let ports = 16.0 * 50e9 * 0.9;
+        asked.systems[1].forwards = true;
+        near(row(&asked, "weka").write_bytes_per_s, ports / (1.0 + 18.0 / 16.0), 1e-9);
+        asked.systems[1].stream_rate = Some(Rate(0.4e9));
+        asked.checkpoint.files = 64;
+        near(row(&asked, "weka").write_bytes_per_s, 64.0 * 0.4e9, 1e-9);
+        assert_eq!(row(&asked, "weka").write_bound_by, "streams");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod basis;
 pub mod failures;
 pub mod interval;
 mod limits;
+mod storage;
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
@@ -18,13 +19,14 @@ use straightway_core::{Bytes, Rate, Seconds};
 pub use self::{
     answer::{CheckpointAnswer, CheckpointOutcome, GoodputPoint, Ways},
     failures::SimulatedGoodput,
+    storage::Storage,
 };
 use self::{
     failures::{Job, Trials},
     interval::{availability, availability_of_cycle, daly_s, goodput, training, young_s},
 };
-use crate::capacity::{GPU_MEMORY, STORAGE_CAPACITY};
-use crate::path::{ComputeNode, PathEstimate};
+use crate::capacity::GPU_MEMORY;
+use crate::path::{ComputeNode, Flow, PathEstimate};
 use crate::question::Question;
 use straightway_scenario::check::Refusals;
 
@@ -56,7 +58,8 @@ pub struct CheckpointQuestion {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelState {
-    /// The number of parameters.
+    /// The number of parameters, such as 70e9 or `70B`.
+    #[serde(deserialize_with = "crate::parameters::deserialize")]
     pub parameters: f64,
     /// Bytes of weights per parameter: 2 for 16 bits.
     pub weight_bytes: f64,
@@ -76,6 +79,8 @@ pub struct CheckpointCluster {
     pub gpus: u64,
     /// The number of GPUs per node.
     pub gpus_per_node: u64,
+    /// Data-parallel replicas that each read the whole checkpoint back; 1 if every byte is read once.
+    pub replicas: u64,
     /// The memory of one GPU.
     pub gpu_memory: Bytes,
     /// Mean time between failures of one GPU and its share of the node.
@@ -88,22 +93,6 @@ pub struct CheckpointCluster {
     pub gpu_hour_cost: f64,
 }
 
-/// The storage behind all nodes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Storage {
-    /// The total write rate, independent of the number of nodes.
-    pub rate: Rate,
-    /// The total read rate; absent for the same as the write rate.
-    pub read_rate: Option<Rate>,
-    /// The capacity.
-    pub capacity: Bytes,
-    /// The number of checkpoints kept.
-    pub kept: u64,
-    /// The time of the barrier across all ranks at a save.
-    pub sync: Seconds,
-}
-
 /// The schedule of saves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -114,12 +103,35 @@ pub struct Schedule {
     pub restart: Seconds,
     /// Whether asynchronous saving (copy to host memory, then flush) is also planned.
     pub asynchronous: bool,
+    /// The copy of the state to host memory that an asynchronous save begins with.
+    pub snapshot: Snapshot,
     /// The share of the interval that an asynchronous flush may take.
     pub overlap: f64,
     /// The required availability, for which the answer gives the bandwidth.
     pub target_availability: f64,
     /// A gain in availability (0.1 is ten points), for which the answer gives the interval.
     pub target_gain: Option<f64>,
+}
+
+/// The software's part of the copy to host memory, for which training stops.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Snapshot {
+    /// The fixed time: planning, gathering the state, starting the writer.
+    pub fixed: Seconds,
+    /// The rate at which one rank pins host memory, serialises its state and copies it. The links of the node limit all
+    /// ranks together.
+    pub rate: Rate,
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self {
+            fixed: Seconds(0.5),
+            // Copies into pageable memory, as frameworks make without a pinned pool.
+            rate: Rate(5.9e9),
+        }
+    }
 }
 
 impl Default for ModelState {
@@ -139,23 +151,12 @@ impl Default for CheckpointCluster {
         Self {
             gpus: 1024,
             gpus_per_node: 8,
+            replicas: 1,
             gpu_memory: GPU_MEMORY,
             mtbf_per_gpu: Seconds(50_677.0 * 3600.0),
             power_w: 1.2e6,
             idle_power_share: 1.0,
             gpu_hour_cost: 2.0,
-        }
-    }
-}
-
-impl Default for Storage {
-    fn default() -> Self {
-        Self {
-            rate: Rate(2e12),
-            read_rate: None,
-            capacity: STORAGE_CAPACITY,
-            kept: 3,
-            sync: Seconds(1.0),
         }
     }
 }
@@ -166,6 +167,7 @@ impl Default for Schedule {
             interval: None,
             restart: Seconds(300.0),
             asynchronous: true,
+            snapshot: Snapshot::default(),
             overlap: 0.9,
             target_availability: 0.99,
             target_gain: None,
@@ -177,6 +179,7 @@ impl Default for Schedule {
 struct Save {
     size: f64,
     rate: f64,
+    bound_by: String,
     durable_s: f64,
     stop_s: f64,
     restore_s: f64,
@@ -202,8 +205,8 @@ impl CheckpointQuestion {
         let nodes = self.cluster.gpus.div_ceil(self.cluster.gpus_per_node);
         let mtbf_s = self.cluster.mtbf_per_gpu.0 / self.cluster.gpus as f64;
         let node_gpus = self.gpus_in_node();
-        let (standard, direct) = self.node.estimate_both(node_gpus);
-        let ways = self.ways(size_bytes, nodes, mtbf_s, (&standard, &direct));
+        let (standard, direct) = self.node.estimate_both(Flow::Write, node_gpus);
+        let ways = self.ways(size_bytes, mtbf_s, (&standard, &direct));
         self.refuse_short_interval(&ways)?;
         let work_s = ways.standard.interval_s;
         let writing_for_target_s = self.stop_for_target_s(mtbf_s) - self.storage.sync.0;
@@ -246,44 +249,56 @@ impl CheckpointQuestion {
         }
     }
 
-    fn ways(&self, size: f64, nodes: u64, mtbf_s: f64, (standard, direct): (&PathEstimate, &PathEstimate)) -> Ways {
-        let together = |one_node: f64| (one_node * nodes as f64).min(self.storage.rate.0);
-        let read = self.storage.read_rate.unwrap_or(self.storage.rate).0;
-        let restore_s = |one_node: f64| size / (one_node * nodes as f64).min(read);
-        let save = |one_node: f64, stop_of: &dyn Fn(f64) -> f64| {
-            let rate = together(one_node);
-            let durable_s = size / rate + self.storage.sync.0;
-            let save = Save {
-                size,
-                rate,
-                durable_s,
-                stop_s: stop_of(durable_s),
-                restore_s: restore_s(one_node),
-            };
-            self.outcome(&save, mtbf_s)
+    fn ways(&self, size: f64, mtbf_s: f64, (standard, direct): (&PathEstimate, &PathEstimate)) -> Ways {
+        let together = |path: &PathEstimate, flow| self.storage.together(&self.cluster, path, flow);
+        let (read_standard, read_direct) = self.node.estimate_both(Flow::Read, self.gpus_in_node());
+        let save = |write: &PathEstimate, read: &PathEstimate, snapshot_s: Option<f64>| {
+            let (rate, bound_by) = together(write, Flow::Write);
+            let written_s = size / rate;
+            // A flush starts when the snapshot is complete.
+            let stop_s = snapshot_s.unwrap_or(written_s) + self.storage.sync.0;
+            let (read_rate, _) = together(read, Flow::Read);
+            self.outcome(
+                Save {
+                    size,
+                    rate,
+                    bound_by,
+                    durable_s: stop_s + snapshot_s.map_or(0.0, |_| written_s),
+                    stop_s,
+                    restore_s: size * self.cluster.replicas as f64 / read_rate,
+                },
+                mtbf_s,
+            )
         };
-        let stopped = |durable_s: f64| durable_s;
-        let to_host = nodes as f64 * self.node.from_gpus_bytes_per_s(self.gpus_in_node());
-        let copied = |_: f64| size / to_host + self.storage.sync.0;
         Ways {
-            standard: save(standard.rate_bytes_per_s, &stopped),
-            direct: save(direct.rate_bytes_per_s, &stopped),
+            standard: save(standard, &read_standard, None),
+            direct: save(direct, &read_direct, None),
             // The flush uses the standard path, but training does not wait for it.
             asynchronous: self
                 .schedule
                 .asynchronous
-                .then(|| save(standard.rate_bytes_per_s, &copied)),
+                .then(|| save(standard, &read_standard, Some(self.snapshot_s(size)))),
         }
     }
 
-    fn outcome(&self, save: &Save, mtbf_s: f64) -> CheckpointOutcome {
+    /// The time to copy the state into host memory: the software of each rank, or the links of the nodes.
+    fn snapshot_s(&self, size: f64) -> f64 {
+        let (cluster, snapshot) = (&self.cluster, &self.schedule.snapshot);
+        let nodes = cluster.gpus.div_ceil(cluster.gpus_per_node) as f64;
+        let links = nodes * self.node.from_gpus_bytes_per_s(self.gpus_in_node());
+        let ranks = cluster.gpus as f64 * snapshot.rate.0;
+        snapshot.fixed.0 + size / links.min(ranks)
+    }
+
+    fn outcome(&self, save: Save, mtbf_s: f64) -> CheckpointOutcome {
         let Save {
             size,
             rate,
+            bound_by,
             durable_s,
             stop_s,
             restore_s,
-        } = *save;
+        } = save;
         let (young_s, daly_s) = (young_s(mtbf_s, stop_s), daly_s(mtbf_s, stop_s));
         let flush_s = durable_s - stop_s.min(durable_s);
         // A synchronous save must end before the next one starts. An asynchronous flush must end within its share
@@ -313,6 +328,7 @@ impl CheckpointQuestion {
         CheckpointOutcome {
             durable_s,
             rate_bytes_per_s: rate,
+            bound_by,
             stop_s,
             restore_s,
             recovery_s,
@@ -475,16 +491,53 @@ mod tests {
     fn asynchronous_saving_stops_training_only_for_the_copy() {
         let answer = CheckpointQuestion::default().compute().unwrap();
         let ways = &answer.ways;
-        // 5.68 TB over 128 nodes: eight GPUs leave by the uplinks of four switches, 51.98 GB/s each; and a
-        // second of barrier.
+        // 5.68 TB over 1,024 ranks, which copy 5.9 GB/s each; half a second to begin and a second of barrier.
         let asynchronous = ways.asynchronous.as_ref().unwrap();
+        near(asynchronous.stop_s, 405.9e9 * 14.0 / (1024.0 * 5.9e9) + 1.5, 1e-9);
         near(
-            asynchronous.stop_s,
-            405.9e9 * 14.0 / (128.0 * 4.0 * 51.98e9) + 1.0,
-            1e-3,
+            asynchronous.durable_s,
+            asynchronous.stop_s + 405.9e9 * 14.0 / 2e12,
+            1e-9,
         );
-        assert!(asynchronous.durable_s >= asynchronous.stop_s);
         assert!(asynchronous.rate_bytes_per_s >= asynchronous.rate_needed_bytes_per_s);
+        // With a pinned pool the links limit it: eight GPUs leave by the uplinks of four switches, 51.98 GB/s each.
+        let mut pinned = CheckpointQuestion::default();
+        (pinned.schedule.snapshot.fixed, pinned.schedule.snapshot.rate) = (Seconds(0.0), Rate(1e12));
+        let stop_s = pinned.compute().unwrap().ways.asynchronous.unwrap().stop_s;
+        near(stop_s, 405.9e9 * 14.0 / (128.0 * 4.0 * 51.98e9) + 1.0, 1e-3);
+    }
+
+    #[test]
+    fn ranks_of_an_object_store_are_bound_by_their_software_until_the_ports_are_full() {
+        // MLPerf Storage v3.0, AIStore on 12 servers of 100 Gb/s: 64 ranks 27.7 GiB/s, 512 ranks 114.5 GiB/s.
+        let saved = |gib: f64, gpus, gpus_per_node| {
+            let mut asked = CheckpointQuestion::default();
+            asked.model.size = Some(crate::capacity::shown_bytes(gib * 1_073_741_824.0));
+            (asked.cluster.gpus, asked.cluster.gpus_per_node) = (gpus, gpus_per_node);
+            asked.storage.servers.count = Some(12);
+            asked.storage.clients.kind = crate::client::ClientKind::S3;
+            asked.storage.sync = Seconds(0.0);
+            asked.compute().unwrap().ways.standard
+        };
+        let few = saved(911.2, 64, 8);
+        assert_eq!(few.bound_by, "the writers' software");
+        near(few.rate_bytes_per_s, 64.0 * 0.42e9, 1e-9);
+        let many = saved(5292.2, 512, 32);
+        assert_eq!(many.bound_by, "the servers' ports");
+        near(many.rate_bytes_per_s, 12.0 * 12.5e9 * 0.9, 1e-9);
+    }
+
+    #[test]
+    fn every_replica_reads_the_checkpoint_back_and_copies_fill_the_servers_ports() {
+        let mut asked = CheckpointQuestion::default();
+        asked.storage.rate = Rate(1e15);
+        asked.storage.servers.count = Some(16);
+        let once = asked.compute().unwrap().ways.standard;
+        asked.cluster.replicas = 27;
+        asked.storage.redundancy.copies = 3;
+        let replicated = asked.compute().unwrap().ways.standard;
+        near(replicated.restore_s, 27.0 * once.restore_s, 1e-9);
+        near(replicated.rate_bytes_per_s, once.rate_bytes_per_s / 3.0, 1e-9);
     }
 
     #[test]
@@ -539,6 +592,7 @@ mod tests {
             asked.cluster.gpus = gpus_per_node;
             asked.cluster.gpus_per_node = gpus_per_node;
             asked.storage.sync = Seconds(0.0);
+            (asked.schedule.snapshot.fixed, asked.schedule.snapshot.rate) = (Seconds(0.0), Rate(1e12));
             asked.compute().unwrap().ways.asynchronous.as_ref().unwrap().stop_s
         };
         near(stop(1) / stop(4), 4.0, 1e-9);

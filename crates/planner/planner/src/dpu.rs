@@ -44,6 +44,8 @@ pub struct DpuWork {
 /// The answer of the topic `dpu`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DpuAnswer {
+    /// The required rate of the node.
+    pub wanted_bytes_per_s: f64,
     /// The rate at which cores are compared: the required rate, limited by host and card.
     pub moved_bytes_per_s: f64,
     /// Cores needed on the host alone; may exceed the cores it has.
@@ -166,6 +168,7 @@ impl DpuQuestion {
         let (cores_without, cores_with) = (moved * all_s, moved * kept_s);
         let cores_freed = (cores_without.min(host) - cores_with).max(0.0);
         DpuAnswer {
+            wanted_bytes_per_s: self.rate.0,
             moved_bytes_per_s: moved,
             cores_without,
             cores_with,

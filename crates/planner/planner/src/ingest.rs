@@ -10,8 +10,10 @@ use straightway_core::{Bytes, Rate, Seconds};
 use crate::question::Question;
 use crate::{
     capacity::{GPU_MEMORY, LLAMA_STORAGE, STORAGE_CAPACITY, assume_capacities, shown_bytes},
-    path::{self, ComputeNode, PathEstimate},
+    client::Clients,
+    path::{self, ComputeNode, Flow, PathEstimate},
     queue::{self, Wait},
+    servers::Servers,
 };
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
@@ -49,6 +51,8 @@ pub struct Training {
     pub compute: Seconds,
     /// Whether the next step is read during the compute of the current one.
     pub prefetch: bool,
+    /// Reader processes of one GPU.
+    pub readers: u64,
     /// CPU time to decode a sample.
     pub decode: Seconds,
     /// The required utilisation.
@@ -67,6 +71,10 @@ pub struct IngestCluster {
     pub cores_per_node: u64,
     /// The total read rate of the storage, independent of the number of nodes.
     pub storage_rate: Rate,
+    /// The storage servers.
+    pub servers: Servers,
+    /// The software of the clients.
+    pub clients: Clients,
     /// The capacity of the storage.
     pub storage_capacity: Bytes,
     /// The memory of a GPU.
@@ -162,6 +170,7 @@ impl Default for Training {
             sample: Bytes(146_600_628),
             compute: Seconds(0.323),
             prefetch: true,
+            readers: 4,
             decode: Seconds(0.0),
             target: 0.9,
         }
@@ -175,6 +184,8 @@ impl Default for IngestCluster {
             gpus_per_node: 8,
             cores_per_node: 96,
             storage_rate: Rate(2e12),
+            servers: Servers::default(),
+            clients: Clients::default(),
             storage_capacity: STORAGE_CAPACITY,
             gpu_memory: GPU_MEMORY,
         }
@@ -201,6 +212,7 @@ impl Checkable for IngestQuestion {
             c.count("batch", training.batch, 1..=10_000_000);
             c.bytes("sample", training.sample, BYTES_ANY);
             c.seconds("compute", training.compute, TIME_POSITIVE);
+            c.count("readers", training.readers, 1..=4096);
             c.seconds("decode", training.decode, TIME_ANY);
             c.range("target", training.target, 0.001..=1.0, "");
         });
@@ -210,6 +222,8 @@ impl Checkable for IngestQuestion {
             c.count("gpus_per_node", cluster.gpus_per_node, 1..=1024);
             c.count("cores_per_node", cluster.cores_per_node, 1..=4096);
             c.rate("storage_rate", cluster.storage_rate, RATE_ANY);
+            c.within("servers", |c| cluster.servers.check(c));
+            c.within("clients", |c| cluster.clients.check(c));
             c.bytes("storage_capacity", cluster.storage_capacity, BYTES_ANY);
             c.bytes("gpu_memory", cluster.gpu_memory, BYTES_ANY);
         });
@@ -235,7 +249,7 @@ impl IngestQuestion {
         let steps_per_s = cluster.gpus as f64 / training.compute.0;
         let lookups_per_s = steps_per_s * self.lookups_of_step();
         let node_gpus = self.gpus_in_node() as f64;
-        let (standard, direct) = self.node.estimate_both(self.gpus_in_node());
+        let (standard, direct) = self.node.estimate_both(Flow::Read, self.gpus_in_node());
         IngestAnswer {
             per_gpu_bytes_per_s: per_gpu,
             per_gpu_at_target_bytes_per_s: per_gpu * training.target,
@@ -305,11 +319,26 @@ impl IngestQuestion {
         self.cluster.gpus_per_node.min(self.cluster.gpus)
     }
 
+    /// The read rate of one GPU: its share of the node's path, of the storage and its servers, and what its readers and
+    /// the node's client reach.
+    fn per_gpu(&self, path: &PathEstimate) -> f64 {
+        let (cluster, gpus) = (&self.cluster, self.cluster.gpus as f64);
+        let in_node = self.gpus_in_node() as f64;
+        let readers = self.training.readers as f64;
+        let limits = [
+            Some(path.rate_bytes_per_s / in_node),
+            Some(cluster.storage_rate.0 / gpus),
+            cluster.servers.bytes_per_s().map(|rate| rate / gpus),
+            cluster.clients.reader_bytes_per_s().map(|rate| rate * readers),
+            cluster.clients.node_bytes_per_s().map(|rate| rate / in_node),
+        ];
+        limits.into_iter().flatten().fold(f64::MAX, f64::min)
+    }
+
     fn outcome(&self, path: PathEstimate) -> IngestOutcome {
         let (training, cluster) = (&self.training, &self.cluster);
         let gpus = cluster.gpus as f64;
-        let from_storage = cluster.storage_rate.0 / gpus;
-        let per_gpu = (path.rate_bytes_per_s / self.gpus_in_node() as f64).min(from_storage);
+        let per_gpu = self.per_gpu(&path);
         let read_s = self.step_bytes() / per_gpu;
         // All GPUs share the metadata servers. The GPUs of a node share its cores for decoding.
         let served = self.files.servers as f64 * self.files.lookups_per_s;
@@ -363,6 +392,8 @@ impl IngestQuestion {
                 LLAMA_STORAGE,
             )
             .between(1e12, 7e12, LLAMA_STORAGE);
+        cluster.servers.assume(&mut basis, "cluster.servers");
+        cluster.clients.assume(&mut basis, "cluster.clients");
         basis.parameter("training.sample", "sample", training.sample.0 as f64, "B", UNET3D);
         basis.parameter("training.compute", "compute of a step", training.compute.0, "s", UNET3D);
         basis.parameter("training.batch", "samples in a step", training.batch as f64, "", UNET3D);
@@ -423,7 +454,7 @@ mod tests {
             let meets = |asked: &mut IngestQuestion, gpus: f64| {
                 let mut given = asked.clone();
                 given.cluster.storage_rate = Rate(outcome.per_gpu_bytes_per_s * 64.0);
-                given.node.media.rate = Rate(1e15);
+                given.node.media.rate = Some(Rate(1e15));
                 given.node.hop = None;
                 given.node.host.peer_rate = Some(Rate(1e15));
                 given.node.host.cores = 4096;
@@ -437,6 +468,29 @@ mod tests {
             assert!(meets(&mut asked, fed.max(1.0)) || fed < 1.0, "{outcome:?}");
             assert!(!meets(&mut asked, fed + 1.0), "{outcome:?}");
         }
+    }
+
+    #[test]
+    fn readers_of_an_object_store_and_the_ports_of_its_servers_limit_a_gpu() {
+        let mut asked = IngestQuestion::default();
+        asked.cluster.clients.kind = crate::client::ClientKind::S3;
+        asked.training.readers = 1;
+        near(asked.compute().direct.per_gpu_bytes_per_s, 1.2e9, 1e-9);
+        asked.cluster.servers.count = Some(2);
+        near(
+            asked.compute().direct.per_gpu_bytes_per_s,
+            2.0 * 12.5e9 * 0.9 / 64.0,
+            1e-9,
+        );
+    }
+
+    #[test]
+    fn local_drives_feed_the_gpus_of_their_node() {
+        let mut asked = IngestQuestion::default();
+        asked.node.hop = None;
+        near(asked.compute().direct.per_gpu_bytes_per_s, 6.8e9, 1e-9);
+        asked.node.machine.as_mut().unwrap().drives[0].count = 2;
+        near(asked.compute().direct.per_gpu_bytes_per_s, 2.0 * 6.8e9 / 8.0, 1e-9);
     }
 
     #[test]

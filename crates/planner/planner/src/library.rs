@@ -38,6 +38,8 @@ pub const LIBRARY: &[Entry] = entries!(
     "mlperf-405b",
     "mlperf-70b",
     "mlperf-8b",
+    "mlperf-aistore-405b",
+    "mlperf-aistore-70b",
     "multi-rail",
     "noisy-neighbour",
     "s3-200gb",
@@ -50,6 +52,7 @@ pub const LIBRARY: &[Entry] = entries!(
     "sn4280-400g-300m",
     "sn4280-400g-40m",
     "sn4280-400g-5m",
+    "unet3d-b200",
     "unet3d-h100",
 );
 

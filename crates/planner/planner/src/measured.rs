@@ -17,7 +17,7 @@ use straightway_core::{Bytes, Rate, Seconds};
 use figure::{cpu, direct, direct_latency, standard, synced};
 pub use stages::Stages;
 
-use crate::path::{self, ComputeNode};
+use crate::path::{self, ComputeNode, DataPath, Flow};
 use straightway_scenario::{
     check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_POSITIVE},
     provenance::{Basis, Citation, Confidence, Formula},
@@ -51,6 +51,10 @@ pub struct MeasuredMachine {
     pub staged: MeasuredRoute,
     /// By DMA into the GPU.
     pub direct: MeasuredRoute,
+    /// A file copied on the drive: read and written at once, synced.
+    pub copied: Option<Rate>,
+    /// The interquartile range of the copies, as a share of their median.
+    pub copied_spread: Option<f64>,
     /// The stages of the routes, each measured alone.
     pub stages: Stages,
 }
@@ -215,6 +219,7 @@ impl Checkable for MeasuredMachine {
             ("copy_rate", self.copy_rate),
             ("to_gpu", self.to_gpu),
             ("from_gpu", self.from_gpu),
+            ("copied", self.copied),
         ] {
             if let Some(rate) = rate {
                 c.rate(field, rate, RATE_ANY);
@@ -228,6 +233,9 @@ impl Checkable for MeasuredMachine {
             ("direct", &self.direct),
         ] {
             c.nested(field, route);
+        }
+        if let Some(spread) = self.copied_spread {
+            c.range("copied_spread", spread, 0.0..=1000.0, "of the median");
         }
         c.nested("stages", &self.stages);
     }
@@ -297,10 +305,34 @@ impl MeasuredMachine {
                 .machine
                 .clone()
                 .unwrap_or_else(|| "a machine without a name".to_owned()),
-            rows: self.cases().into_iter().filter_map(row).collect(),
+            rows: self
+                .cases()
+                .into_iter()
+                .filter_map(row)
+                .chain(self.copy_row(assumed))
+                .collect(),
             missing: self.missing(),
             basis: self.basis(assumed),
         }
+    }
+
+    /// A copy on one drive, which reads and writes at once: each byte takes the time of both.
+    fn copy_row(&self, assumed: &ComputeNode) -> Option<ComparisonRow> {
+        let (measured, read, write) = (self.copied?.0, self.drive.read?.0, self.drive.write?.0);
+        let at_once = |read: f64, write: f64| 1.0 / (1.0 / read + 1.0 / write);
+        let media = |flow| assumed.estimate(DataPath::Direct, flow, 1).stages[0].rate_bytes_per_s;
+        let calibrated = at_once(read, write);
+        Some(ComparisonRow {
+            what: "copy on one drive",
+            unit: ComparisonUnit::BytesPerSecond,
+            assumed: at_once(media(Flow::Read), media(Flow::Write)),
+            calibrated,
+            measured,
+            ratio: calibrated / measured,
+            spread: self.copied_spread,
+            calibrated_from: "the drive's reads and writes by O_DIRECT, each alone: 1 / (1/r + 1/w)",
+            why: None,
+        })
     }
 
     /// The figures that can be compared.
@@ -415,8 +447,9 @@ impl MeasuredMachine {
             Operation::Read => self.drive.read,
             Operation::Write => self.drive.write,
         };
-        node.media.rate = media.unwrap_or(node.media.rate);
-        node.media.latency = self.drive.read_latency.unwrap_or(node.media.latency);
+        // The measured drive is one drive.
+        (node.media.rate, node.media.drive_rate) = (media.or(node.media.rate), media.or(node.media.drive_rate));
+        node.media.latency = self.drive.read_latency.or(node.media.latency);
         node
     }
 
@@ -439,6 +472,7 @@ impl MeasuredMachine {
             ("buffered.read", self.buffered.read.is_none()),
             ("staged.read", self.staged.read.is_none()),
             ("direct.read", self.direct.read.is_none()),
+            ("copied", self.copied.is_none()),
         ];
         wanted
             .into_iter()
@@ -573,6 +607,24 @@ mod tests {
         two.cached.read = rate(3.0);
         two.cached.cpu_s_per_gb = Some(1.0 / 6.0);
         near(two.compare(&ComputeNode::default()).rows[1].calibrated, 12e9, 0.01);
+    }
+
+    #[test]
+    fn a_copy_on_one_drive_takes_the_time_of_its_read_and_of_its_write() {
+        let measured = MeasuredMachine {
+            drive: MeasuredRoute {
+                read: Some(Rate(3.0e9)),
+                write: Some(Rate(1.5e9)),
+                ..MeasuredRoute::default()
+            },
+            copied: Some(Rate(0.9e9)),
+            ..MeasuredMachine::default()
+        };
+        let compared = measured.compare(&ComputeNode::default());
+        let copy = compared.rows.last().unwrap();
+        assert_eq!(copy.what, "copy on one drive");
+        near(copy.calibrated, 1.0e9, 1e-9);
+        assert!(!copy.misses());
     }
 
     #[test]

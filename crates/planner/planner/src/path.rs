@@ -6,14 +6,18 @@
 //! by its queue depth over its latency.
 //!
 //! Throughput is `min(slowest stage, depth · io / latency)`; latency is the sum over stages of
-//! `fixed + io / rate`. Stages overlap between transfers, not within one. The model leaves out contention inside PCIe
-//! and the fabric, which the simulators cover.
+//! `fixed + io / rate`, at the rate of one drive, one port and one GPU's link: an I/O uses one of each. Stages overlap
+//! between transfers, not within one. The model leaves out contention inside PCIe and the fabric, which the simulators
+//! cover.
 
 mod basis;
+mod hop;
+mod media;
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+pub use self::{hop::Hop, media::NodeMedia};
 use crate::capacity::HOST_MEMORY;
 use straightway_pcie::{MachineSpec, narrowest::Between};
 use straightway_scenario::{
@@ -27,7 +31,8 @@ use straightway_scenario::{
 pub struct ComputeNode {
     /// The node's share of the drives.
     pub media: NodeMedia,
-    /// The network hop to storage; absent for drives in the node.
+    /// The network hop to storage; `"none"` for drives in the node.
+    #[serde(with = "hop")]
     pub hop: Option<Hop>,
     /// The host's memory and copy rates.
     pub host: NodeHost,
@@ -39,28 +44,6 @@ pub struct ComputeNode {
     pub standard_depth: u64,
     /// Queue depth of the direct path.
     pub direct_depth: u64,
-}
-
-/// One node's share of the drives.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct NodeMedia {
-    /// The time to the first byte.
-    pub latency: Seconds,
-    /// The sustained rate of the drives for this node.
-    pub rate: Rate,
-}
-
-/// The network between the node and its storage.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Hop {
-    /// The round-trip time.
-    pub latency: Seconds,
-    /// The combined rate of the node's storage ports; absent for all ports of the machine.
-    pub rate: Option<Rate>,
-    /// Host CPU seconds of the protocol per GB: zero for RDMA.
-    pub cpu_s_per_gb: f64,
 }
 
 /// The host between network and GPU.
@@ -84,6 +67,15 @@ pub struct NodeHost {
     pub memory: Bytes,
     /// The kernel's fixed cost per I/O: system call, interrupt, wake-up.
     pub io_cost: Seconds,
+}
+
+/// The direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// From storage.
+    Read,
+    /// To storage.
+    Write,
 }
 
 /// The kind of path between storage and the GPU.
@@ -142,7 +134,10 @@ pub const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "latency of an I/O",
         text: "T = T_media + T_hop + T_copies + Σ io / rate of each stage",
-        source: Citation::read("seed article on GPUDirect Storage", "latency and throughput modelling"),
+        source: Citation::read(
+            "GPUDirect Storage: Engineering the Peer-to-Peer Data Path",
+            "latency and throughput modelling",
+        ),
     },
     Formula {
         gives: "copies between host memory and the GPUs of a node",
@@ -174,26 +169,6 @@ impl Default for ComputeNode {
     }
 }
 
-impl Default for NodeMedia {
-    fn default() -> Self {
-        // 100 µs: a flash read under load; DGX-2 saw 135 to 163 µs for 4 KB through the stack.
-        Self {
-            latency: Seconds(100e-6),
-            rate: Rate(50e9),
-        }
-    }
-}
-
-impl Default for Hop {
-    fn default() -> Self {
-        Self {
-            latency: Seconds(10e-6),
-            rate: None,
-            cpu_s_per_gb: 0.0,
-        }
-    }
-}
-
 impl Default for NodeHost {
     fn default() -> Self {
         Self {
@@ -212,8 +187,18 @@ impl Default for NodeHost {
 impl Checkable for ComputeNode {
     fn check(&self, c: &mut Checker) {
         c.within("media", |c| {
-            c.seconds("latency", self.media.latency, TIME_ANY);
-            c.rate("rate", self.media.rate, RATE_ANY);
+            let media = &self.media;
+            if let Some(latency) = media.latency {
+                c.seconds("latency", latency, TIME_ANY);
+            }
+            for (field, rate) in [("rate", media.rate), ("drive_rate", media.drive_rate)] {
+                if let Some(rate) = rate {
+                    c.rate(field, rate, RATE_ANY);
+                }
+            }
+            if self.hop.is_none() && media.rate.is_none() && self.local_drives().is_empty() {
+                c.refuse("rate", "absent", "a rate, or a machine with drives");
+            }
         });
         if let Some(hop) = &self.hop {
             c.within("hop", |c| {
@@ -223,6 +208,7 @@ impl Checkable for ComputeNode {
                     (None, Some(machine)) if !machine.ports.is_empty() => {}
                     _ => c.refuse("rate", "absent", "a rate, or a machine with ports"),
                 }
+                c.range("efficiency", hop.efficiency, 0.01..=1.0, "");
                 c.range("cpu_s_per_gb", hop.cpu_s_per_gb, 0.0..=1000.0, "s/GB");
             });
         }
@@ -250,7 +236,10 @@ impl Checkable for ComputeNode {
 
 /// The rates of a node's parts, in bytes per second.
 struct Limits {
+    /// The network ports together.
     network: Option<f64>,
+    /// The fastest port.
+    one_port: f64,
     /// From the ports or drives into host memory.
     to_host: f64,
     /// From host memory into the GPUs.
@@ -269,9 +258,9 @@ const NO_LIMIT: f64 = 1e18;
 impl ComputeNode {
     /// Estimates both paths for `gpus` GPUs. If peer to peer would be slower, the direct path is not taken and has the
     /// performance of the standard one.
-    pub fn estimate_both(&self, gpus: u64) -> (PathEstimate, PathEstimate) {
-        let standard = self.estimate(DataPath::Standard, gpus);
-        let direct = self.estimate(DataPath::Direct, gpus);
+    pub fn estimate_both(&self, flow: Flow, gpus: u64) -> (PathEstimate, PathEstimate) {
+        let standard = self.estimate(DataPath::Standard, flow, gpus);
+        let direct = self.estimate(DataPath::Direct, flow, gpus);
         if direct.rate_bytes_per_s >= standard.rate_bytes_per_s {
             return (standard, direct);
         }
@@ -284,8 +273,8 @@ impl ComputeNode {
     }
 
     /// Estimates one path for `gpus` GPUs.
-    pub fn estimate(&self, way: DataPath, gpus: u64) -> PathEstimate {
-        let stages = self.stages(way, gpus);
+    pub fn estimate(&self, way: DataPath, flow: Flow, gpus: u64) -> PathEstimate {
+        let stages = self.stages(way, flow, gpus);
         let depth = match way {
             DataPath::Standard => self.standard_depth,
             DataPath::Direct => self.direct_depth,
@@ -339,8 +328,12 @@ impl ComputeNode {
         };
         let peer = |gpus: u64| self.host.peer_rate.map_or_else(|| cut(to_peer, gpus), |r| r.0);
         let ports = || self.machine.as_ref().map_or(NO_LIMIT, MachineSpec::ports_bytes_per_s);
+        let data = |hop: &Hop| hop.rate.map_or_else(ports, |line| line.0 * hop.efficiency);
+        let machine_ports = self.machine.iter().flat_map(|machine| &machine.ports);
+        let fastest = machine_ports.map(|ports| ports.data_rate().0).fold(0.0, f64::max);
         Limits {
-            network: self.hop.as_ref().map(|hop| hop.rate.map_or_else(ports, |r| r.0)),
+            network: self.hop.as_ref().map(data),
+            one_port: if fastest > 0.0 { fastest } else { NO_LIMIT },
             to_host: cut(to_memory, gpus),
             to_gpus: copies(gpus),
             to_one_gpu: copies(1),
@@ -349,9 +342,9 @@ impl ComputeNode {
         }
     }
 
-    /// The stages of a path, each with its share of the latency and its sustained rate. One I/O uses one GPU's link,
-    /// many I/Os use all links: the latency is computed from one link, the rate from all.
-    fn stages(&self, way: DataPath, gpus: u64) -> Vec<StageTime> {
+    /// The stages of a path, each with its share of the latency and its sustained rate. One I/O uses one drive, one port
+    /// and one GPU's link, many I/Os use all: the latency is computed from one, the rate from all.
+    fn stages(&self, way: DataPath, flow: Flow, gpus: u64) -> Vec<StageTime> {
         let io = self.io.0 as f64;
         let stage = |stage, fixed_s: f64, one: f64, all: f64| StageTime {
             stage,
@@ -359,10 +352,15 @@ impl ComputeNode {
             rate_bytes_per_s: all,
         };
         let (host, limits) = (&self.host, self.limits(gpus));
-        let media = self.media.rate.0;
-        let mut stages = vec![stage("media", self.media.latency.0, media, media)];
+        let media = self.media(flow);
+        let mut stages = vec![stage(
+            "media",
+            media.latency_s,
+            media.one_bytes_per_s,
+            media.bytes_per_s,
+        )];
         if let (Some(hop), Some(rate)) = (&self.hop, limits.network) {
-            stages.push(stage("network", hop.latency.0, rate, rate));
+            stages.push(stage("network", hop.latency.0, limits.one_port.min(rate), rate));
         }
         match way {
             DataPath::Direct => {
@@ -410,7 +408,10 @@ mod tests {
         node.host.gpu_copy_rate = Rate(link);
         node.host.dram_rate = Rate(1e15);
         (node.standard_depth, node.direct_depth) = (64, 64);
-        let (standard, direct) = (node.estimate(DataPath::Standard, 1), node.estimate(DataPath::Direct, 1));
+        let (standard, direct) = (
+            node.estimate(DataPath::Standard, Flow::Read, 1),
+            node.estimate(DataPath::Direct, Flow::Read, 1),
+        );
         assert!((direct.rate_bytes_per_s / standard.rate_bytes_per_s - 1.0).abs() < 1e-9);
     }
 
@@ -418,7 +419,10 @@ mod tests {
     fn few_copying_cores_bound_the_standard_path_and_not_the_direct_one() {
         let mut node = ComputeNode::default();
         node.host.cores = 2;
-        let (standard, direct) = (node.estimate(DataPath::Standard, 1), node.estimate(DataPath::Direct, 1));
+        let (standard, direct) = (
+            node.estimate(DataPath::Standard, Flow::Read, 1),
+            node.estimate(DataPath::Direct, Flow::Read, 1),
+        );
         assert_eq!(standard.bound_by, "cpu");
         // Two cores at 9 GB/s less the fixed cost of each I/O.
         assert!((standard.rate_bytes_per_s / 17.8e9 - 1.0).abs() < 0.01);
@@ -432,7 +436,7 @@ mod tests {
             standard_depth: 1,
             ..ComputeNode::default()
         };
-        let carried = node.estimate(DataPath::Standard, 1);
+        let carried = node.estimate(DataPath::Standard, Flow::Read, 1);
         let by_hand = node.io.0 as f64 / carried.stages.iter().map(|s| s.latency_s).sum::<f64>();
         assert!((carried.rate_bytes_per_s - by_hand).abs() < 1.0);
         assert!(carried.bound_by.starts_with("depth 1"));
@@ -441,8 +445,8 @@ mod tests {
     #[test]
     fn each_gpu_has_its_link_and_all_share_the_memory() {
         let mut node = ComputeNode::default();
-        (node.media.rate, node.hop, node.machine) = (Rate(1e12), None, None);
-        let rate = |node: &ComputeNode, gpus| node.estimate(DataPath::Standard, gpus);
+        (node.media.rate, node.hop, node.machine) = (Some(Rate(1e12)), None, None);
+        let rate = |node: &ComputeNode, gpus| node.estimate(DataPath::Standard, Flow::Read, gpus);
         assert_eq!(rate(&node, 1).bound_by, "host to gpu copy");
         assert!((rate(&node, 1).rate_bytes_per_s - 55.1e9).abs() < 1.0);
         assert_eq!(rate(&node, 8).bound_by, "host memory");
@@ -454,9 +458,74 @@ mod tests {
     fn memory_is_crossed_twice_by_dma_and_twice_by_each_copy() {
         let mut node = ComputeNode::default();
         node.host.dram_rate = Rate(40e9);
-        let carried = node.estimate(DataPath::Standard, 1);
+        let carried = node.estimate(DataPath::Standard, Flow::Read, 1);
         assert_eq!(carried.bound_by, "host memory");
         assert!((carried.rate_bytes_per_s - 10e9).abs() < 1.0);
+    }
+
+    fn local() -> ComputeNode {
+        ComputeNode {
+            hop: None,
+            ..ComputeNode::default()
+        }
+    }
+
+    /// A node with one parameter of its drives changed.
+    fn with_drives(change: impl FnOnce(&mut straightway_pcie::machine::Drives)) -> ComputeNode {
+        let mut node = local();
+        change(&mut node.machine.as_mut().unwrap().drives[0]);
+        node
+    }
+
+    #[test]
+    fn every_input_of_local_drives_acts() {
+        let carried = |node: &ComputeNode, flow| node.estimate(DataPath::Direct, flow, 8);
+        let base = carried(&local(), Flow::Read);
+        assert_eq!(base.bound_by, "media");
+        assert!((base.rate_bytes_per_s - 8.0 * 6.8e9).abs() < 1.0);
+        let two = with_drives(|d| d.count = 2);
+        assert!((carried(&two, Flow::Read).rate_bytes_per_s - 2.0 * 6.8e9).abs() < 1.0);
+        let slow = with_drives(|d| d.rate = Rate(3e9));
+        assert!((carried(&slow, Flow::Read).rate_bytes_per_s - 24e9).abs() < 1.0);
+        let late = with_drives(|d| d.latency = Seconds(1e-3));
+        assert!(carried(&late, Flow::Read).latency_s > base.latency_s + 0.9e-3);
+        let narrow = with_drives(|d| d.link.lanes = 1);
+        assert_eq!(carried(&narrow, Flow::Read).bound_by, "pcie peer to peer");
+        // On root ports the drives reach the GPUs through the uplinks of the switches.
+        let far = |on| {
+            let mut node = with_drives(|d| (d.count, d.rate, d.on) = (64, Rate(6.8e9), on));
+            node.machine.as_mut().unwrap().switches = 2;
+            carried(&node, Flow::Read).rate_bytes_per_s
+        };
+        use straightway_pcie::machine::Attachment;
+        assert!(far(Attachment::Host) < far(Attachment::Switch));
+        let writes = with_drives(|d| d.write_rate = Some(Rate(4e9)));
+        assert!((carried(&writes, Flow::Write).rate_bytes_per_s - 32e9).abs() < 1.0);
+        assert!((carried(&writes, Flow::Read).rate_bytes_per_s - base.rate_bytes_per_s).abs() < 1.0);
+    }
+
+    #[test]
+    fn one_io_in_flight_waits_for_one_drive_and_not_for_all() {
+        // Mooncake PR 2806: one thread, 1 MB, four Gen5 drives: 4.2 GB/s at depth 1, not 30.
+        let mut node = with_drives(|d| (d.count, d.rate) = (4, Rate(14e9)));
+        (node.io, node.direct_depth) = (Bytes(1_000_000), 1);
+        let carried = node.estimate(DataPath::Direct, Flow::Read, 1);
+        assert!(carried.bound_by.starts_with("depth 1"));
+        let media = &carried.stages[0];
+        assert!((media.latency_s - (80e-6 + 1e6 / 14e9)).abs() < 1e-12);
+        assert!((3.5e9..7e9).contains(&carried.rate_bytes_per_s), "{carried:?}");
+    }
+
+    #[test]
+    fn a_port_carries_nine_tenths_of_its_line_rate() {
+        let mut node = ComputeNode::default();
+        node.media.rate = Some(Rate(1e12));
+        let carried = node.estimate(DataPath::Direct, Flow::Read, 8);
+        assert_eq!(carried.bound_by, "network");
+        assert!((carried.rate_bytes_per_s - 0.9 * 400e9).abs() < 1.0);
+        node.hop.as_mut().unwrap().rate = Some(Rate::gbit(400.0));
+        let carried = node.estimate(DataPath::Direct, Flow::Read, 8);
+        assert!((carried.rate_bytes_per_s - 0.9 * 50e9).abs() < 1.0);
     }
 
     proptest! {
@@ -467,13 +536,13 @@ mod tests {
             let mut node = ComputeNode { standard_depth: depth, io: Bytes(io), ..ComputeNode::default() };
             node.host.cores = cores;
             node.host.copies = copies;
-            let before = node.estimate(DataPath::Standard, 1).rate_bytes_per_s;
+            let before = node.estimate(DataPath::Standard, Flow::Read, 1).rate_bytes_per_s;
             node.host.cores += 1;
             node.standard_depth += 1;
-            node.media.rate.0 *= 1.5;
-            prop_assert!(node.estimate(DataPath::Standard, 1).rate_bytes_per_s >= before * (1.0 - 1e-12));
+            node.media.rate = Some(Rate(75e9));
+            prop_assert!(node.estimate(DataPath::Standard, Flow::Read, 1).rate_bytes_per_s >= before * (1.0 - 1e-12));
             node.host.copies += 1;
-            prop_assert!(node.estimate(DataPath::Standard, 1).latency_s > 0.0);
+            prop_assert!(node.estimate(DataPath::Standard, Flow::Read, 1).latency_s > 0.0);
         }
     }
 }

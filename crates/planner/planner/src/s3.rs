@@ -14,7 +14,13 @@ use straightway_scenario::{
     provenance::{Basis, Citation, Formula},
 };
 
-use crate::question::Question;
+use straightway_pcie::machine::LINK_EFFICIENCY;
+
+use crate::{
+    client::{ClientKind, Clients},
+    question::Question,
+    servers::assume_efficiency,
+};
 
 /// The input of the topic `s3`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +38,14 @@ pub struct S3Question {
     pub connection_rate: Rate,
     /// The number of nodes.
     pub nodes: u64,
+    /// The line rate of one node's ports.
+    pub node_port: Rate,
+    /// The share of that line rate that carries data.
+    pub efficiency: f64,
+    /// Processes of one node that read or write.
+    pub processes: u64,
+    /// The software of the clients.
+    pub clients: Clients,
     /// The memory of one node.
     pub node_memory: Bytes,
     /// GETs per second that the store allows per prefix.
@@ -67,6 +81,14 @@ pub struct S3Answer {
     pub connections: f64,
     /// GETs in flight per node at the longest latency.
     pub in_flight_per_node: f64,
+    /// The read rate that the nodes reach: their ports, their processes, or the required rate.
+    pub reached_bytes_per_s: f64,
+    /// The bottleneck of that rate.
+    pub reached_bound_by: &'static str,
+    /// The rate at which the nodes write: their ports or their processes, however high the required rate.
+    pub written_bytes_per_s: f64,
+    /// The number of nodes that reach the required rate.
+    pub nodes_for_rate: f64,
     /// The memory of the GETs in flight at the longest latency.
     pub memory_bytes: f64,
     /// The number of prefixes needed to read at this rate.
@@ -101,11 +123,16 @@ const S3_PRACTICE: Citation = Citation::quoted(
     "5,500 GET and 3,500 PUT a second for a prefix; ranges of 8 to 16 MB; 85 to 90 MB/s a connection",
 );
 
-const FORMULAS: [Formula; 2] = [
+const FORMULAS: [Formula; 3] = [
     Formula {
         gives: "requests in flight",
         text: "N = rate · T / range, T = first byte + range / rate of a connection",
         source: Citation::computed("Little's law", ""),
+    },
+    Formula {
+        gives: "rate of the nodes",
+        text: "nodes · min(port · efficiency, processes · stream, client)",
+        source: Citation::computed("the narrowest part of a node", ""),
     },
     Formula {
         gives: "latency behind a cache",
@@ -123,6 +150,13 @@ impl Default for S3Question {
             latency_max: Seconds(0.2),
             connection_rate: Rate(87.5e6),
             nodes: 128,
+            node_port: Rate::gbit(100.0),
+            efficiency: LINK_EFFICIENCY[1],
+            processes: 8,
+            clients: Clients {
+                kind: ClientKind::S3,
+                ..Clients::default()
+            },
             node_memory: Bytes(2_000_000_000_000),
             gets_per_prefix: 5500.0,
             puts_per_prefix: 3500.0,
@@ -157,6 +191,10 @@ impl Checkable for S3Question {
         }
         c.rate("connection_rate", self.connection_rate, RATE_ANY);
         c.count("nodes", self.nodes, 1..=10_000_000);
+        c.rate("node_port", self.node_port, RATE_ANY);
+        c.range("efficiency", self.efficiency, 0.01..=1.0, "");
+        c.count("processes", self.processes, 1..=4096);
+        c.within("clients", |c| self.clients.check(c));
         c.range("gets_per_prefix", self.gets_per_prefix, 1.0..=1e12, "per s");
         c.range("puts_per_prefix", self.puts_per_prefix, 1.0..=1e12, "per s");
         c.within("cache", |c| {
@@ -186,6 +224,10 @@ impl S3Question {
         let gets_per_s = self.rate.0 / range;
         let (best_s, worst_s) = (self.get_s(self.latency_min), self.get_s(self.latency_max));
         let in_flight_max = gets_per_s * worst_s;
+        let (one_node, one_bound_by) = self.node_bytes_per_s(self.clients.reader_bytes_per_s());
+        let nodes = self.nodes as f64;
+        let (written, _) = self.node_bytes_per_s(self.clients.writer_bytes_per_s());
+        let reached = (nodes * one_node).min(self.rate.0);
         let (hits, middle) = (self.cache.hits, f64::midpoint(best_s, worst_s));
         // The store serves the misses at the required rate, the cache the hits at its own rate.
         let by_store = if hits < 1.0 {
@@ -200,6 +242,14 @@ impl S3Question {
             in_flight_max,
             connections: self.rate.0 / self.connection_rate.0,
             in_flight_per_node: in_flight_max / self.nodes as f64,
+            reached_bytes_per_s: reached,
+            reached_bound_by: if reached < self.rate.0 {
+                one_bound_by
+            } else {
+                "the required rate"
+            },
+            written_bytes_per_s: nodes * written,
+            nodes_for_rate: (self.rate.0 / one_node).ceil(),
             memory_bytes: in_flight_max * range,
             prefixes_to_read: (gets_per_s / self.gets_per_prefix).ceil(),
             prefixes_to_write: (gets_per_s / self.puts_per_prefix).ceil(),
@@ -209,6 +259,19 @@ impl S3Question {
             curve: (0..=16).map(|power| self.point(1 << power)).collect(),
             basis: self.basis(),
         }
+    }
+
+    /// The rate of one node, whose processes move `stream` each, and its bottleneck.
+    fn node_bytes_per_s(&self, stream: Option<f64>) -> (f64, &'static str) {
+        let limits = [
+            Some((self.node_port.0 * self.efficiency, "the ports of the nodes")),
+            stream.map(|one| (one * self.processes as f64, "the processes' software")),
+            self.clients
+                .node_bytes_per_s()
+                .map(|rate| (rate, "the clients of the nodes")),
+        ];
+        let least = limits.into_iter().flatten().min_by(|a, b| a.0.total_cmp(&b.0));
+        least.expect("a port is a limit")
     }
 
     /// The time of one GET: the time to its first byte, then its range on one connection.
@@ -268,6 +331,13 @@ impl S3Question {
             "per s",
             S3_PRACTICE,
         );
+        assume_efficiency(
+            &mut basis,
+            "efficiency",
+            "share of a node's line rate that carries data",
+            self.efficiency,
+        );
+        self.clients.assume(&mut basis, "clients");
         let dgx2 = Citation::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
         basis
             .parameter("cache.latency", "cache latency", self.cache.latency.0, "s", dgx2)
@@ -301,6 +371,22 @@ mod tests {
         near(answer.in_flight_max, gets_per_s * (0.2 + 0.095_87), 0.001);
         assert!((answer.prefixes_to_read - 5.0).abs() < f64::EPSILON);
         near(answer.memory_bytes, 200e9 * 0.295_87, 0.001);
+    }
+
+    #[test]
+    fn nodes_reach_what_their_ports_and_processes_carry() {
+        let mut asked = S3Question::default();
+        near(asked.compute().reached_bytes_per_s, 200e9, 1e-9);
+        near(asked.compute().written_bytes_per_s, 128.0 * 8.0 * 0.42e9, 1e-9);
+        (asked.nodes, asked.processes) = (16, 4);
+        let answer = asked.compute();
+        near(answer.reached_bytes_per_s, 16.0 * 4.0 * 1.2e9, 1e-9);
+        assert_eq!(answer.reached_bound_by, "the processes' software");
+        asked.processes = 64;
+        let answer = asked.compute();
+        near(answer.reached_bytes_per_s, 16.0 * 12.5e9 * 0.9, 1e-9);
+        assert_eq!(answer.reached_bound_by, "the ports of the nodes");
+        near(answer.nodes_for_rate, 18.0, 1e-9);
     }
 
     #[test]

@@ -21,7 +21,9 @@ use straightway_scenario::{
     provenance::{Basis, Citation, Formula},
 };
 
-use crate::question::Question;
+use straightway_pcie::machine::LINK_EFFICIENCY;
+
+use crate::{question::Question, servers::assume_efficiency};
 
 /// The input of the topic `transport`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,8 +33,10 @@ pub struct TransportQuestion {
     pub io: Bytes,
     /// The queue depth.
     pub depth: u64,
-    /// The rate of the network port.
+    /// The line rate of the network port.
     pub link: Rate,
+    /// The share of the line rate that carries data. A fabric whose headers take more carries less.
+    pub link_efficiency: f64,
     /// Cores available to the transport.
     pub cores: u64,
     /// The drives behind the transport.
@@ -120,10 +124,7 @@ pub struct TransportRow {
 
 const NVME_OF: Citation = Citation::quoted("NVMe over Fabrics practice", "latency added to the drive's own");
 /// The article's own claim as an input: reproducing it confirms nothing.
-const SRP: Citation = Citation::fitted(
-    "seed article on storage networking",
-    "from SRP to NVMe-oF 15 % more IOPS",
-);
+const SRP: Citation = Citation::fitted("Storage Infrastructure for AI", "from SRP to NVMe-oF 15 % more IOPS");
 const CORE_IOPS: Citation = Citation::quoted("SPDK 24.05 report", "1.37 M reads of 4 KiB a core over RDMA");
 const TCP: Citation = Citation::read("SIGCOMM'21, host network stacks", "10 to 42 Gb/s per core");
 const ASPLOS: Citation = Citation::read("ASPLOS'25, CXL devices", "140 to 410 ns across real devices");
@@ -166,6 +167,7 @@ impl Default for TransportQuestion {
             io: Bytes::kib(128),
             depth: 64,
             link: Rate::gbit(400.0),
+            link_efficiency: LINK_EFFICIENCY[1],
             cores: 16,
             media: TransportMedia::default(),
             fabrics: fabrics(),
@@ -231,6 +233,7 @@ impl Checkable for TransportQuestion {
         c.bytes("io", self.io, BYTES_ANY);
         c.count("depth", self.depth, 1..=65_535 * 64_000);
         c.rate("link", self.link, RATE_ANY);
+        c.range("link_efficiency", self.link_efficiency, 0.01..=1.0, "");
         c.count("cores", self.cores, 1..=4096);
         c.within("media", |c| {
             c.seconds("latency", self.media.latency, TIME_POSITIVE);
@@ -282,9 +285,14 @@ impl TransportQuestion {
     fn row(&self, fabric: &Fabric) -> TransportRow {
         let io = self.io.0 as f64;
         let wire = if fabric.remote {
-            self.link.0 * fabric.efficiency
+            self.link.0 * fabric.efficiency.min(self.link_efficiency)
         } else {
             self.media.rate.0
+        };
+        let line = if fabric.remote {
+            self.link.0 * fabric.efficiency
+        } else {
+            wire
         };
         let cpu_s_per_io = fabric.cpu_s_per_io(io);
         let drive_s = self.media.latency.0 * (1.0 + fabric.latency_share);
@@ -309,13 +317,15 @@ impl TransportQuestion {
             rate_bytes_per_s: iops * io,
             cores: iops * cpu_s_per_io,
             gbit_per_core: Rate(io / cpu_s_per_io).as_gbit(),
-            cores_at_line_rate: wire / io * cpu_s_per_io,
+            cores_at_line_rate: line / io * cpu_s_per_io,
             bound_by,
         }
     }
 
     fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
+        let what = "share of the port's line rate that carries data";
+        assume_efficiency(&mut basis, "link_efficiency", what, self.link_efficiency);
         let defaults = fabrics();
         for (i, fabric) in self.fabrics.iter().enumerate() {
             let known = defaults.iter().any(|default| default == fabric);

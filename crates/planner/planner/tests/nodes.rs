@@ -8,7 +8,7 @@ use straightway_core::Rate;
 use straightway_pcie::machine::{LinkSpec, MachineSpec, Ports};
 use straightway_planner::{
     checkpoint::CheckpointQuestion,
-    path::{ComputeNode, DataPath},
+    path::{ComputeNode, DataPath, Flow},
     question::Question,
     rail::RailQuestion,
 };
@@ -21,8 +21,8 @@ fn three_ways(machine: &MachineSpec, gpus: u64) -> [f64; 3] {
         machine: Some(machine.clone()),
         ..ComputeNode::default()
     };
-    node.media.rate = Rate(1e13);
-    let path = node.estimate(DataPath::Direct, gpus).rate_bytes_per_s;
+    node.media.rate = Some(Rate(1e13));
+    let path = node.estimate(DataPath::Direct, Flow::Read, gpus).rate_bytes_per_s;
     let rails = RailQuestion {
         machine: machine.clone(),
         gpus,
@@ -49,7 +49,7 @@ fn simulated(machine: &MachineSpec, gpus: u64) -> f64 {
         ..machine.clone()
     });
     let outcome = straightway_pcie::simulate(&scenario, |_| ControlFlow::Continue(())).unwrap();
-    outcome.total_bytes_per_s.0
+    outcome.total_bytes_per_s.unwrap().0
 }
 
 fn ports(count: u64, gbit: f64, link: LinkSpec) -> Vec<Ports> {
@@ -108,13 +108,13 @@ fn the_rates_of_published_nodes_are_met_within_15_percent() {
 #[test]
 fn with_100_gb_of_network_and_media_the_direct_path_is_not_slower() {
     let mut asked = CheckpointQuestion::default();
-    asked.node.media.rate = Rate(100e9);
+    asked.node.media.rate = Some(Rate(100e9));
     asked.node.hop.as_mut().unwrap().rate = Some(Rate(100e9));
     asked.storage.rate = Rate(1e14);
     let answer = asked.answer().unwrap();
     assert!(answer.gain >= 1.0, "{}", answer.gain);
     assert!(
-        (answer.direct.rate_bytes_per_s - 100e9).abs() < 1.0,
+        (answer.direct.rate_bytes_per_s - 90e9).abs() < 1.0,
         "{:?}",
         answer.direct
     );

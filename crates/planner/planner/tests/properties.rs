@@ -247,6 +247,8 @@ fn scaled(scenario: &Scenario, path: &str, factor: f64) -> Option<ParameterSetti
             .map(|rate| rate.0)
             .or_else(|_| text.parse::<straightway_core::Seconds>().map(|s| s.0))
             .ok()?,
+        // A parameter that is absent by default: a latency or a rate.
+        _ if path.ends_with("latency") => 100e-6,
         _ => 50e9,
     };
     let now = if now == 0.0 { 100e-9 } else { now };

@@ -1,7 +1,9 @@
 //! The page of a PCIe simulation: the verdict, the streams, the load of every link, possible improvements.
 
+use straightway_core::Rate;
 use straightway_pcie::{
     PcieOutcome, PcieScenario, StreamSweep, WhatIf,
+    machine::LINK_EFFICIENCY,
     outcome::{LinkOutcome, StreamOutcome},
 };
 use straightway_report::{Axis, Block, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
@@ -32,7 +34,15 @@ fn fill(scenario: &PcieScenario, outcome: &PcieOutcome, more: &More) -> Page {
     if !about.is_empty() {
         page = page.section("", [about.into()]);
     }
-    page = page.section("Streams", [streams(outcome).into(), total(outcome).into()]);
+    let mut rates: Vec<Block> = vec![streams(outcome).into(), total(outcome).into()];
+    rates.extend(ports_note(scenario).map(Block::from));
+    rates.extend(
+        outcome
+            .warnings
+            .iter()
+            .map(|warning| Block::from(format!("Warning: {warning}"))),
+    );
+    page = page.section("Streams", rates);
     page = page.section("Links, busiest first", links(outcome));
     if let Some(sweep) = &more.sweep {
         page = page.section("Number of streams", how_many(sweep));
@@ -48,15 +58,15 @@ fn verdict(outcome: &PcieOutcome) -> (Tone, String) {
     let count = outcome.streams.len();
     if outcome.steady_bytes_per_s.is_none() && count > 1 {
         let says = format!(
-            "No steady state: the {count} streams are too short for their depth, so no rate is reported. The mean rate \
-             is {} with start and end included. Make `size` larger.",
-            outcome.total_bytes_per_s
+            "No steady state: the {count} streams are too short for their depth, so there is no total. Make `size` \
+             larger."
         );
         return (Tone::Caution, says);
     }
+    let total = outcome.total_bytes_per_s.unwrap_or(outcome.overall_bytes_per_s);
     let rates = match count {
-        1 => format!("The stream gets {}", outcome.total_bytes_per_s),
-        _ => format!("{count} streams get {} in total", outcome.total_bytes_per_s),
+        1 => format!("The stream gets {total}"),
+        _ => format!("{count} streams get {total} in total"),
     };
     let limit = &outcome.bottleneck;
     (
@@ -107,17 +117,40 @@ fn stream_row(stream: &StreamOutcome, fenced: bool) -> Vec<Cell> {
 }
 
 fn total(outcome: &PcieOutcome) -> String {
+    let latency = "a latency is from issue to the last byte";
+    let Some(total) = outcome.total_bytes_per_s else {
+        return format!(
+            "The streams overlap too briefly for a steady rate: each rate is that of the stream's own time, and rates of \
+             different times have no total; {latency}."
+        );
+    };
     let measured = if outcome.measured_s.is_some() {
         "Rates are those of the time in which all streams run, without start and end"
     } else {
-        "The streams overlap too briefly for a steady rate, so each rate is that of the stream's own time, and \
-         the total that of all time"
+        "The rate is that of the stream's own time"
     };
     format!(
-        "Total: {}, or {} with start and end included; with every link shared evenly it would be {}. \
-         {measured}; a latency is from issue to the last byte.",
-        outcome.total_bytes_per_s, outcome.overall_bytes_per_s, outcome.fair_bytes_per_s
+        "Total: {total}, or {} with start and end included; with every link shared evenly it would be {}. \
+         {measured}; {latency}.",
+        outcome.overall_bytes_per_s, outcome.fair_bytes_per_s
     )
+}
+
+/// What the data rate of network ports rests on, if a stream uses one.
+fn ports_note(scenario: &PcieScenario) -> Option<String> {
+    let machine = scenario.machine.as_ref()?;
+    let is_port = |name: &str| name.starts_with("hca");
+    let used = scenario.stream.iter().any(|s| is_port(&s.from) || is_port(&s.to));
+    let ports = machine.ports.first().filter(|_| used)?;
+    let [low, _, high] = LINK_EFFICIENCY;
+    let of_line = |share: f64| Rate(machine.line_bytes_per_s() * share);
+    Some(format!(
+        "Network ports carry {} of their line rate here (machine.ports[0].efficiency); published nodes carry {low} to \
+         {high} of it, {} to {} for all ports together.",
+        ports.efficiency,
+        of_line(low),
+        of_line(high)
+    ))
 }
 
 fn links(outcome: &PcieOutcome) -> Vec<Block> {
@@ -163,22 +196,25 @@ fn how_many(sweep: &StreamSweep) -> Vec<Block> {
     for point in &sweep.points {
         table.push([
             Cell::count(point.streams as f64),
-            point.total_bytes_per_s.into(),
-            point.mean_bytes_per_s.into(),
+            point.total_bytes_per_s.map_or(Cell::Missing, Cell::from),
+            point.mean_bytes_per_s.map_or(Cell::Missing, Cell::from),
             point.bottleneck.what.as_str().into(),
         ]);
     }
-    let curve = sweep.points.iter().map(|p| (p.streams as f64, p.total_bytes_per_s.0));
+    let with_total = sweep.points.iter();
+    let curve = with_total.filter_map(|p| Some((p.streams as f64, p.total_bytes_per_s?.0)));
     let x = Axis::linear("streams", Unit::Count);
     let y = Axis::linear("total", Unit::Rate);
     let chart = Chart::new("", x, y).with(Series::new("total", curve));
-    let best = format!(
-        "{} the highest total rate; more streams only share it.",
-        match sweep.best_streams {
-            1 => "One stream has".to_owned(),
-            n => format!("{n} streams have"),
-        }
-    );
+    let most = |who: String| format!("{who} the highest total rate; more streams only share it.");
+    let mut best = match sweep.best_streams {
+        None => "No number of streams has a steady state: make `size` larger.".to_owned(),
+        Some(1) => most("One stream has".to_owned()),
+        Some(n) => most(format!("{n} streams have")),
+    };
+    if sweep.best_streams.is_some() && sweep.points.iter().any(|p| p.total_bytes_per_s.is_none()) {
+        best.push_str(" Rows without a total have no steady state.");
+    }
     let mut blocks = vec![table.into()];
     if sweep.points.len() > 2 {
         blocks.push(chart.into());
@@ -198,7 +234,7 @@ fn what_if(changes: &[WhatIf]) -> Vec<Block> {
     for change in changes.iter().take(ROWS_MAX) {
         table.push([
             Cell::from(change.text.as_str()),
-            change.total_bytes_per_s.into(),
+            change.total_bytes_per_s.map_or(Cell::Missing, Cell::from),
             Cell::share(change.gain),
             change.bottleneck.what.as_str().into(),
         ]);

@@ -137,6 +137,31 @@ impl Grid {
     }
 }
 
+/// The figures of one answer at `paths`: a page, and a JSON object with a field for each path. Refuses a path that is
+/// not in the answer.
+pub fn figures(title: &str, answer: &Value, paths: &[String]) -> Result<(Page, Value), Refusals> {
+    let mut table = Table::new("", [Column::text("figure"), Column::mixed("value")]);
+    let mut json = serde_json::Map::new();
+    for headline in chosen(&[], paths) {
+        let path = &headline.path;
+        let Some(value) = lookup(answer, path) else {
+            let fields = answer.as_object().into_iter().flat_map(|fields| fields.keys().cloned());
+            let known = fields.collect::<Vec<_>>().join(", ");
+            let allowed = format!("a figure of the answer; it has {known}");
+            return Err(Refusals::one("show", path, allowed));
+        };
+        let shown = match value {
+            Value::String(word) => word.as_str().into(),
+            value => value
+                .as_f64()
+                .map_or(Cell::Missing, |value| Cell::number(value, headline.unit.clone())),
+        };
+        table.push([path.as_str().into(), shown]);
+        json.insert(path.clone(), value.clone());
+    }
+    Ok((Page::new(title).section("", [table.into()]), Value::Object(json)))
+}
+
 /// A figure of a point's answer; `None` if the point was refused, or the figure is absent or null.
 fn figure<'a>(point: &'a Point, headline: &Headline) -> Option<&'a Value> {
     let figure = lookup(point.answer.as_ref().ok()?, &headline.path)?;

@@ -61,9 +61,13 @@ fn answer(topic: Topic, ask: &ScenarioArgs) -> anyhow::Result<ExitCode> {
         sweep_over(&scenario, topic, ask)?;
     } else {
         let answer = scenario.answer().map_err(|refused| question.refuse(refused))?;
+        let title = scenario.shown_title(&settings);
+        if let Some((page, json)) = ask.sweep.shown(&title, &answer.to_json())? {
+            ask.output.write(&page, &json)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let usual = plan::usual(topic, &answer.to_json());
         let uncertainty = uncertainty::of(&scenario, &answer, &labels(&usual));
-        let title = scenario.shown_title(&settings);
         let json = serde_json::json!({
             "title": title, "scenario": scenario, "answer": answer, "uncertainty": uncertainty,
         });

@@ -13,7 +13,8 @@ use straightway_scenario::{
     sweep::{self, ParameterSweep},
 };
 
-use straightway_view::sweep::{Grid, chosen};
+use straightway_report::Page;
+use straightway_view::sweep::{Grid, chosen, figures};
 
 use super::bar::Bar;
 
@@ -24,8 +25,8 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "PATH=VALUES")]
     sweep: Vec<String>,
 
-    /// Figures a sweep shows, as paths into the JSON answer (repeatable)
-    #[arg(long, value_name = "PATH", requires = "sweep")]
+    /// Figures to show, as paths into the JSON answer (repeatable); without --sweep, only these
+    #[arg(long, value_name = "PATH")]
     show: Vec<String>,
 }
 
@@ -33,6 +34,14 @@ impl SweepArgs {
     /// Whether a sweep was requested.
     pub(crate) fn is_asked(&self) -> bool {
         !self.sweep.is_empty()
+    }
+
+    /// The figures of one answer that --show selects without --sweep, as a page and as JSON; `None` if none was asked.
+    pub(crate) fn shown(&self, title: &str, answer: &Value) -> Result<Option<(Page, Value)>, Refusals> {
+        if self.show.is_empty() {
+            return Ok(None);
+        }
+        figures(title, answer, &self.show).map(Some)
     }
 
     /// Calls `ask` for every point, at most `points_max`. `ask` gets the bar, which breaks on Ctrl-C. `usual` are the

@@ -3,6 +3,7 @@
 use straightway_scenario::provenance::{Basis, Citation, Confidence};
 
 use super::{ArchitectureQuestion, FORMULAS};
+use crate::servers::assume_efficiency;
 
 /// The narrowest and the widest erasure code in use. The operator of a system chooses the code.
 const PARITY: Citation = Citation {
@@ -61,6 +62,8 @@ impl ArchitectureQuestion {
                 LUSTRE,
             )
             .between(100e3, 1e6, METADATA);
+        let what = "share of line rates that carries data";
+        assume_efficiency(&mut basis, "hardware.efficiency", what, hardware.efficiency);
         let same = Citation::computed("the same hardware for all", "only the structure differs");
         basis.parameter("hardware.servers", "servers", hardware.servers as f64, "", same);
         let capacity = hardware.target_capacity.0 as f64;

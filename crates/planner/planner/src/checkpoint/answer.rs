@@ -69,9 +69,11 @@ pub struct CheckpointOutcome {
     pub durable_s: f64,
     /// The combined write rate of all nodes.
     pub rate_bytes_per_s: f64,
+    /// The bottleneck of that rate.
+    pub bound_by: String,
     /// The time training stops.
     pub stop_s: f64,
-    /// The time to read the checkpoint back.
+    /// The time to read the checkpoint back, by every replica.
     pub restore_s: f64,
     /// The time from a failure until training resumes: the restart and the restore.
     pub recovery_s: f64,

@@ -24,6 +24,7 @@ impl Checkable for CheckpointQuestion {
             let cluster = &self.cluster;
             c.count("gpus", cluster.gpus, 1..=10_000_000);
             c.count("gpus_per_node", cluster.gpus_per_node, 1..=1024);
+            c.count("replicas", cluster.replicas, 1..=10_000_000);
             c.bytes("gpu_memory", cluster.gpu_memory, BYTES_ANY);
             c.seconds("mtbf_per_gpu", cluster.mtbf_per_gpu, Seconds(1.0)..=Seconds(1e12));
             c.range("power_w", cluster.power_w, 0.0..=1e12, "W");
@@ -31,15 +32,7 @@ impl Checkable for CheckpointQuestion {
             c.range("gpu_hour_cost", cluster.gpu_hour_cost, 0.0..=1e6, "");
         });
         c.nested("node", &self.node);
-        c.within("storage", |c| {
-            c.rate("rate", self.storage.rate, RATE_ANY);
-            if let Some(rate) = self.storage.read_rate {
-                c.rate("read_rate", rate, RATE_ANY);
-            }
-            c.bytes("capacity", self.storage.capacity, BYTES_ANY);
-            c.count("kept", self.storage.kept, 1..=1_000_000);
-            c.seconds("sync", self.storage.sync, TIME_ANY);
-        });
+        c.nested("storage", &self.storage);
         c.nested("schedule", &self.schedule);
         c.nested("trials", &self.trials);
         if c.is_clean() {
@@ -54,6 +47,10 @@ impl Checkable for Schedule {
             c.seconds("interval", interval, TIME_POSITIVE);
         }
         c.seconds("restart", self.restart, TIME_ANY);
+        c.within("snapshot", |c| {
+            c.seconds("fixed", self.snapshot.fixed, TIME_ANY);
+            c.rate("rate", self.snapshot.rate, RATE_ANY);
+        });
         c.range("overlap", self.overlap, 0.001..=1.0, "");
         c.range("target_availability", self.target_availability, 0.001..=0.999_999, "");
         if let Some(gain) = self.target_gain {

@@ -1,9 +1,9 @@
 //! The constants of a path, with their sources and bands.
 
-use straightway_pcie::machine::{DGX_H100, MachineSpec};
+use straightway_pcie::machine::{DGX_H100, LINK_EFFICIENCY, LINK_EFFICIENCY_SOURCE};
 use straightway_scenario::provenance::{Basis, Citation};
 
-use super::{ComputeNode, NO_LIMIT};
+use super::{ComputeNode, Flow, NO_LIMIT};
 
 const H200_HOST: Citation = Citation::read(
     "peers measured on an H200 host",
@@ -12,7 +12,7 @@ const H200_HOST: Citation = Citation::read(
 
 const GDS_GUIDE: Citation = Citation::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
 
-const ROCE_LATENCY: Citation = Citation::read("seed article on storage networking", "RoCE below 10 µs; TCP tens");
+const ROCE_LATENCY: Citation = Citation::read("Storage Infrastructure for AI", "RoCE below 10 µs; TCP tens");
 
 const COPY_BAND: Citation = Citation::quoted("STREAM copies of one core", "server cores of 2018 to 2024");
 
@@ -100,24 +100,50 @@ impl ComputeNode {
     }
 
     fn assume_storage(&self, basis: &mut Basis) {
-        let media = &self.media;
-        basis
-            .parameter("node.media.latency", "media latency", media.latency.0, "s", GDS_GUIDE)
-            .between(70e-6, 163e-6, GDS_GUIDE);
-        basis.parameter(
-            "node.media.rate",
-            "media rate of a node",
-            media.rate.0,
-            "B/s",
-            Citation::ASSUMED,
-        );
-        let Some(hop) = &self.hop else { return };
-        let what = "network rate of a node";
-        if let Some(rate) = hop.rate {
-            basis.parameter("node.hop.rate", what, rate.0, "B/s", Citation::SCENARIO);
+        let media = self.media(Flow::Read);
+        let local = !self.local_drives().is_empty();
+        let drives = Citation::computed("node.machine.drives", "no network hop: the drives are in the node");
+        let (latency_source, rate_source) = if local {
+            (drives, drives)
         } else {
-            let ports = self.machine.as_ref().map_or(0.0, MachineSpec::ports_bytes_per_s);
+            (GDS_GUIDE, Citation::ASSUMED)
+        };
+        basis
+            .parameter(
+                "node.media.latency",
+                "media latency",
+                media.latency_s,
+                "s",
+                latency_source,
+            )
+            .between(
+                70e-6_f64.min(media.latency_s),
+                163e-6_f64.max(media.latency_s),
+                GDS_GUIDE,
+            );
+        let what = "media rate of a node";
+        basis.parameter("node.media.rate", what, media.bytes_per_s, "B/s", rate_source);
+        let what = "rate of one drive, which one I/O waits for";
+        basis.parameter("node.media.drive_rate", what, media.one_bytes_per_s, "B/s", rate_source);
+        let Some(hop) = &self.hop else { return };
+        let what = "network rate of a node, data";
+        if let Some(rate) = hop.rate {
+            basis.parameter(
+                "node.hop.rate",
+                what,
+                rate.0 * hop.efficiency,
+                "B/s",
+                Citation::SCENARIO,
+            );
+            let [low, _, high] = LINK_EFFICIENCY;
+            let what = "share of the line rate that carries data";
+            basis
+                .parameter("node.hop.efficiency", what, hop.efficiency, "", LINK_EFFICIENCY_SOURCE)
+                .between(low, high, LINK_EFFICIENCY_SOURCE);
+        } else if let Some(machine) = &self.machine {
+            let ports = machine.ports_bytes_per_s();
             basis.parameter("node.machine.ports", what, ports, "B/s", DGX_H100);
+            machine.assume_efficiency(basis, "node.machine");
         }
         basis
             .parameter("node.hop.latency", "network latency", hop.latency.0, "s", ROCE_LATENCY)

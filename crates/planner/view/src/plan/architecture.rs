@@ -13,6 +13,10 @@ impl Shown for ArchitectureAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("systems[0].write_bytes_per_s", "{}: write"),
         ("systems[1].write_bytes_per_s", "{}: write"),
+        ("systems[0].write_s", "{}: checkpoint"),
+        ("systems[1].write_s", "{}: checkpoint"),
+        ("systems[0].read_bytes_per_s", "{}: read"),
+        ("systems[1].read_bytes_per_s", "{}: read"),
         ("systems[0].storm_s", "{}: storm"),
         ("systems[1].storm_s", "{}: storm"),
     ];

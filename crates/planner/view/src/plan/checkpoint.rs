@@ -6,6 +6,7 @@ use straightway_planner::{
     path::PathEstimate,
 };
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
+use straightway_scenario::provenance::Assumption;
 
 use crate::cells::{bytes, leaders, listed, maybe_time, percent, rate, time, yes};
 
@@ -17,6 +18,9 @@ impl Shown for CheckpointAnswer {
         ("ways.direct.durable_s", "direct"),
         ("gain", "gain"),
         ("ways.asynchronous.stop_s", "async stop"),
+        ("ways.standard.rate_bytes_per_s", "rate standard"),
+        ("ways.direct.rate_bytes_per_s", "rate direct"),
+        ("ways.direct.restore_s", "read back direct"),
         ("ways.direct.recovery_s", "recovery direct"),
         ("ways.standard.goodput", "goodput standard"),
         ("ways.direct.goodput", "goodput direct"),
@@ -51,7 +55,7 @@ fn fill(page: Page, answer: &CheckpointAnswer) -> Page {
         .figure(
             "asynchronous stop",
             maybe_time(ways.asynchronous.as_ref().map(|way| way.stop_s)),
-            "the copy to host memory, and the barrier",
+            "barrier, plan, pinning, serialising and the copy to host memory",
         )
         .figure(
             "failure every",
@@ -63,7 +67,10 @@ fn fill(page: Page, answer: &CheckpointAnswer) -> Page {
             answer.rate_for_target_bytes_per_s.map_or(Cell::Missing, rate),
             "with training stopped",
         )
-        .section("Ways to save", [ways_table(answer).into(), curve(answer).into()])
+        .section(
+            "Ways to save",
+            [ways_table(answer).into(), recovery(answer).into(), curve(answer).into()],
+        )
         .section(
             "The path of one node, by stage",
             [
@@ -120,22 +127,33 @@ fn hopeless(answer: &CheckpointAnswer, fastest_s: f64) -> String {
 
 /// The bottleneck of each path, which explains the gain.
 fn bounds(answer: &CheckpointAnswer) -> String {
-    let bound = |path: &PathEstimate, way: &CheckpointOutcome| {
-        let nodes = answer.nodes as f64 * path.rate_bytes_per_s;
-        // The storage limits the rate if it is below the combined rate of the nodes.
-        if way.rate_bytes_per_s < nodes * (1.0 - 1e-9) {
-            "the storage".to_owned()
-        } else {
-            path.bound_by.clone()
-        }
-    };
-    let standard = bound(&answer.standard, &answer.ways.standard);
-    let direct = bound(&answer.direct, &answer.ways.direct);
+    let (standard, direct) = (&answer.ways.standard.bound_by, &answer.ways.direct.bound_by);
     if standard == direct {
         format!("both are bound by {standard}")
     } else {
         format!("standard is bound by {standard}, direct by {direct}")
     }
+}
+
+/// What recovery consists of, which constant decides its range, and how to measure it.
+fn recovery(answer: &CheckpointAnswer) -> String {
+    let way = &answer.ways.direct;
+    let restart = Seconds((way.recovery_s - way.restore_s).max(0.0));
+    let read = Seconds(way.restore_s);
+    let restart_of = |a: &&Assumption| a.path.as_deref() == Some("schedule.restart");
+    let range = answer.basis.assumptions.iter().find(restart_of).and_then(|a| a.band);
+    let decides = match range {
+        Some(band) => format!(
+            "schedule.restart decides its range: it is assumed, and {} to {} are plausible",
+            Seconds(band.low),
+            Seconds(band.high)
+        ),
+        None => "schedule.restart was given, so it has no range".to_owned(),
+    };
+    format!(
+        "Recovery is {restart} from the failure until the read, and {read} of reading. {decides}. To measure it, kill one \
+         rank of a running job, take the time until the restarted job reads its first byte, and set schedule.restart."
+    )
 }
 
 fn ways_table(answer: &CheckpointAnswer) -> Table {

@@ -16,6 +16,8 @@ impl Shown for IngestAnswer {
         ("all_bytes_per_s", "needed"),
         ("standard.utilisation", "AU standard"),
         ("direct.utilisation", "AU direct"),
+        ("standard.per_gpu_bytes_per_s", "a GPU gets, standard"),
+        ("direct.per_gpu_bytes_per_s", "a GPU gets, direct"),
         ("metadata.load", "metadata load"),
     ];
 

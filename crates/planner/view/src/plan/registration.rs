@@ -11,6 +11,8 @@ use super::Shown;
 impl Shown for RegistrationAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("register.seconds", "registration"),
+        ("register_untouched.seconds", "untouched"),
+        ("register_gpu_pages.seconds", "GPU memory"),
         ("transfer_s", "transfer"),
         ("efficiency.per_io", "each I/O"),
         ("efficiency.persistent", "once"),

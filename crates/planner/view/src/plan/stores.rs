@@ -17,6 +17,8 @@ impl Shown for S3Answer {
         ("in_flight_max", "in flight, worst"),
         ("memory_bytes", "memory"),
         ("prefixes_to_read", "prefixes"),
+        ("reached_bytes_per_s", "nodes read"),
+        ("written_bytes_per_s", "nodes write"),
     ];
 
     fn fill(&self, page: Page) -> Page {
@@ -71,6 +73,10 @@ fn s3(page: Page, answer: &S3Answer) -> Page {
         ("in flight, worst latency", Cell::count(answer.in_flight_max.round())),
         ("  for each node", Cell::count(answer.in_flight_per_node)),
         ("connections by their rate", Cell::count(answer.connections.round())),
+        ("the nodes read", rate(answer.reached_bytes_per_s)),
+        ("  bound by", answer.reached_bound_by.into()),
+        ("the nodes write", rate(answer.written_bytes_per_s)),
+        ("nodes for the required rate", Cell::count(answer.nodes_for_rate)),
         ("memory in flight", bytes(answer.memory_bytes)),
         ("prefixes to read", Cell::count(answer.prefixes_to_read)),
         ("prefixes to write", Cell::count(answer.prefixes_to_write)),

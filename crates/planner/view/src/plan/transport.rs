@@ -146,25 +146,41 @@ fn rails(page: Page, answer: &RailAnswer) -> Page {
             row.bound_by.into(),
         ]);
     }
-    page.verdict(
-        Tone::Neutral,
+    let says = format!(
+        "{} ports carry {} as used; steering every rail to its own switch gives {}.",
+        answer.ports,
+        Rate(answer.rate_bytes_per_s),
+        Rate(answer.steered_bytes_per_s)
+    );
+    let fewer = answer.fewer_gpus.as_ref().map(|fewer| {
         format!(
-            "{} ports carry {} as used; steering every rail to its own switch gives {}.",
-            answer.ports,
-            Rate(answer.rate_bytes_per_s),
-            Rate(answer.steered_bytes_per_s)
-        ),
-    )
-    .figure("line rate", rate(answer.line_bytes_per_s), "all ports")
-    .figure("as used", rate(answer.rate_bytes_per_s), "")
-    .figure("for each GPU", rate(answer.per_gpu_bytes_per_s), "")
-    .figure("all crossing switches", rate(answer.crossed_bytes_per_s), "")
-    .figure(
-        "rails for the wanted rate",
-        Cell::count(answer.rails_for_wanted),
-        "of the first kind, as used",
-    )
-    .section("Rails", [table.into()])
+            "With {} GPUs the ports would carry {}: every GPU gets an equal share, so a further GPU behind a narrow link \
+             lowers the node's rate.",
+            fewer.gpus,
+            Rate(fewer.steered_bytes_per_s)
+        )
+    });
+    let missed = missed(answer.wanted_bytes_per_s, answer.rate_bytes_per_s, answer.bound_by);
+    let tone = if missed.is_some() { Tone::Caution } else { Tone::Neutral };
+    let says = [says].into_iter().chain(missed).chain(fewer);
+    page.verdict(tone, says.collect::<Vec<_>>().join(" "))
+        .figure("line rate", rate(answer.line_bytes_per_s), "all ports")
+        .figure("as used", rate(answer.rate_bytes_per_s), "")
+        .figure("for each GPU", rate(answer.per_gpu_bytes_per_s), "")
+        .figure("all crossing switches", rate(answer.crossed_bytes_per_s), "")
+        .figure(
+            "rails for the wanted rate",
+            Cell::count(answer.rails_for_wanted),
+            "of the first kind, as used",
+        )
+        .section("Rails", [table.into()])
+}
+
+/// Says that a required rate is not reached; `None` if it is.
+fn missed(wanted: f64, reached: f64, bound_by: &str) -> Option<String> {
+    let (wanted, reached) = (Rate(wanted), Rate(reached));
+    let says = || format!("The required {wanted} are not reached: {bound_by} allow {reached}.");
+    (reached.0 < wanted.0 * (1.0 - 1e-9)).then(says)
 }
 
 /// The page of a DPU.
@@ -185,33 +201,41 @@ fn dpu(page: Page, answer: &DpuAnswer) -> Page {
         ]);
     }
     let slower = answer.rate_with_bytes_per_s < answer.rate_without_bytes_per_s;
-    page.verdict(
-        if slower { Tone::Caution } else { Tone::Good },
-        format!(
-            "The card frees {:.1} cores, {} of the host, and carries {}, bound by {}.",
-            answer.cores_freed,
-            percent(answer.share_freed),
-            Rate(answer.rate_with_bytes_per_s),
-            answer.bound_with
-        ),
-    )
-    .figure(
-        "cores without",
-        Cell::count(answer.cores_without),
-        format!("to move {}", Rate(answer.moved_bytes_per_s)),
-    )
-    .figure("cores with", Cell::count(answer.cores_with), "")
-    .figure(
-        "host alone carries",
-        rate(answer.rate_without_bytes_per_s),
-        answer.bound_without.as_str(),
-    )
-    .figure(
-        "with the card",
-        rate(answer.rate_with_bytes_per_s),
-        answer.bound_with.as_str(),
-    )
-    .section("Work", [table.into()])
+    let missed = missed(
+        answer.wanted_bytes_per_s,
+        answer.rate_with_bytes_per_s,
+        &answer.bound_with,
+    );
+    let says = format!(
+        "The card frees {:.1} cores, {} of the host, and carries {}, bound by {}.",
+        answer.cores_freed,
+        percent(answer.share_freed),
+        Rate(answer.rate_with_bytes_per_s),
+        answer.bound_with
+    );
+    let tone = if slower || missed.is_some() {
+        Tone::Caution
+    } else {
+        Tone::Good
+    };
+    page.verdict(tone, [says].into_iter().chain(missed).collect::<Vec<_>>().join(" "))
+        .figure(
+            "cores without",
+            Cell::count(answer.cores_without),
+            format!("to move {}", Rate(answer.moved_bytes_per_s)),
+        )
+        .figure("cores with", Cell::count(answer.cores_with), "")
+        .figure(
+            "host alone carries",
+            rate(answer.rate_without_bytes_per_s),
+            answer.bound_without.as_str(),
+        )
+        .figure(
+            "with the card",
+            rate(answer.rate_with_bytes_per_s),
+            answer.bound_with.as_str(),
+        )
+        .section("Work", [table.into()])
 }
 
 /// The page of a lossless port's headroom.

@@ -7,7 +7,11 @@ use straightway_view::claims;
 
 use crate::command::output::Output;
 
-/// List every figure of the four articles with a verdict: follows, does not follow, cannot be decided
+/// List every figure of four articles with a verdict: follows, does not follow, cannot be decided
+///
+/// The articles are "The IO Wall: Why Storage is the New Bottleneck", "Storage Infrastructure for AI: Bypassing the CPU
+/// Tax with GPUDirect & NVMe-oF", "GPUDirect Storage: Engineering the Peer-to-Peer Data Path" and "GPU-Direct Storage
+/// Pipeline".
 ///
 /// Exits with 1 if a computed verdict differs from the recorded one.
 #[derive(Debug, clap::Args)]

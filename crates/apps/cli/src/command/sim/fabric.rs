@@ -61,6 +61,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let origins = args.ask.origins::<FabricScenario>()?;
     outcome.basis.attribute(|path| origins.of(path));
     print_effort(&outcome, watch.took());
+    let shown = ask.sweep.shown(&scenario.title, &serde_json::to_value(&outcome)?)?;
+    if let Some((page, json)) = shown {
+        ask.output.write(&page, &json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let page = view::fabric::page(&scenario, &outcome, ask.in_full());
     let json = serde_json::json!({ "scenario": scenario, "outcome": outcome });
     ask.output.write(&page, &json)?;

@@ -11,8 +11,9 @@ use crate::command::output::Output;
 
 /// Calculate the headroom of lossless ports, as SONiC does, and how long pauses and buffers last
 ///
-/// By SONiC's script, with its default of half the packets small. Speeds that SONiC has no peer response for
-/// are refused unless --peer-quanta gives one.
+/// By the computation that gives the shipped table of the ASIC; by SONiC's script for an ASIC without one. Speeds that
+/// SONiC has no peer response for are refused unless --peer-quanta gives one, and cells of other families unless
+/// --pipeline, --mac-phy and --peer-quanta are given too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The link's rate, such as 400Gb/s (repeatable)
@@ -23,9 +24,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "METRES", allow_negative_numbers = true, default_values_t = [5.0, 40.0, 300.0])]
     cable_m: Vec<f64>,
 
-    /// The longest frame of any class
-    #[arg(long, default_value = "9100")]
-    mtu: Bytes,
+    /// The longest frame of any class, instead of the rule's
+    #[arg(long)]
+    mtu: Option<Bytes>,
 
     /// The longest frame of the lossless class
     #[arg(long, default_value = "1024")]
@@ -35,9 +36,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = AsicName::Spectrum4)]
     asic: AsicName,
 
-    /// The SONiC computation to use
-    #[arg(long, value_enum, default_value_t = RuleName::Lua)]
-    rule: RuleName,
+    /// The SONiC computation to use, instead of the ASIC's
+    #[arg(long, value_enum)]
+    rule: Option<RuleName>,
 
     /// Lanes of a port; eight need twice the pipeline's reserve
     #[arg(long, default_value_t = 4)]
@@ -46,6 +47,10 @@ pub(crate) struct Args {
     /// Whether all ports draw on one pool of headroom
     #[arg(long)]
     shared_pool: bool,
+
+    /// The pipeline's latency in bytes, instead of the ASIC's
+    #[arg(long)]
+    pipeline: Option<Bytes>,
 
     /// The bytes that MAC and PHY hold, instead of the ASIC's 0.8 KiB
     #[arg(long)]
@@ -59,9 +64,9 @@ pub(crate) struct Args {
     #[arg(long)]
     cell: Option<Bytes>,
 
-    /// The share of packets small enough to waste cells
-    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
-    small_packet_share: f64,
+    /// The share of packets small enough to waste cells, instead of the rule's
+    #[arg(long, value_name = "SHARE")]
+    small_packet_share: Option<f64>,
 
     /// The neighbour's reaction in quanta of 512 bits, instead of SONiC's table
     #[arg(long, value_name = "QUANTA")]
@@ -96,6 +101,9 @@ enum AsicName {
     /// SN5640
     #[value(name = "spectrum-5")]
     Spectrum5,
+    /// SN6600
+    #[value(name = "spectrum-6")]
+    Spectrum6,
 }
 
 /// SONiC's computations
@@ -107,6 +115,8 @@ enum RuleName {
     Tables,
     /// The shipped table of the SN4280
     Sn4280,
+    /// The shipped table of the SN5600
+    Sn5600,
 }
 
 impl From<AsicName> for Asic {
@@ -117,6 +127,7 @@ impl From<AsicName> for Asic {
             AsicName::Spectrum3 => Self::Spectrum3,
             AsicName::Spectrum4 => Self::Spectrum4,
             AsicName::Spectrum5 => Self::Spectrum5,
+            AsicName::Spectrum6 => Self::Spectrum6,
         }
     }
 }
@@ -127,6 +138,7 @@ impl From<RuleName> for Rule {
             RuleName::Lua => Self::Lua,
             RuleName::Tables => Self::Tables,
             RuleName::Sn4280 => Self::Sn4280,
+            RuleName::Sn5600 => Self::Sn5600,
         }
     }
 }
@@ -155,9 +167,10 @@ fn ports(args: &Args) -> Vec<Port> {
         mtu: args.mtu,
         lossless_mtu: args.lossless_mtu,
         asic: args.asic.into(),
-        rule: args.rule.into(),
+        rule: args.rule.map(Rule::from),
         lanes: args.lanes,
         shared_pool: args.shared_pool,
+        pipeline: args.pipeline,
         mac_phy: args.mac_phy,
         gearbox: args.gearbox,
         cell: args.cell,

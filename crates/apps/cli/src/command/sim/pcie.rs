@@ -69,6 +69,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let more = more(args, &scenario, &outcome, &bar)?;
     drop(bar);
     print_effort(&outcome, took);
+    if let Some((page, json)) = ask.sweep.shown(&outcome.title, &serde_json::to_value(&outcome)?)? {
+        ask.output.write(&page, &json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let page = view::pcie::page(&scenario, &outcome, &more, ask.in_full());
     let json = serde_json::json!({
         "scenario": scenario, "outcome": outcome,
