@@ -488,9 +488,10 @@ mod tests {
     fn local_drives_feed_the_gpus_of_their_node() {
         let mut asked = IngestQuestion::default();
         asked.node.hop = None;
-        near(asked.compute().direct.per_gpu_bytes_per_s, 6.8e9, 1e-9);
+        asked.node.machine.as_mut().unwrap().drives[0].rate = Rate(5e9);
+        near(asked.compute().direct.per_gpu_bytes_per_s, 5e9, 1e-9);
         asked.node.machine.as_mut().unwrap().drives[0].count = 2;
-        near(asked.compute().direct.per_gpu_bytes_per_s, 2.0 * 6.8e9 / 8.0, 1e-9);
+        near(asked.compute().direct.per_gpu_bytes_per_s, 2.0 * 5e9 / 8.0, 1e-9);
     }
 
     #[test]

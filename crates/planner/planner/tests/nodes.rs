@@ -21,7 +21,7 @@ fn three_ways(machine: &MachineSpec, gpus: u64) -> [f64; 3] {
         machine: Some(machine.clone()),
         ..ComputeNode::default()
     };
-    node.media.rate = Some(Rate(1e13));
+    (node.media.rate, node.media.drive_rate) = (Some(Rate(1e13)), Some(Rate(1e13)));
     let path = node.estimate(DataPath::Direct, Flow::Read, gpus).rate_bytes_per_s;
     let rails = RailQuestion {
         machine: machine.clone(),

@@ -46,8 +46,8 @@ const INSIDE: Row = Row {
 const LINKS: f64 = 1.0 / 0.77;
 /// S3 writers: 0.372 to 0.456 GB/s.
 const WRITERS: f64 = 0.456 / 0.372;
-/// S3 readers: 1.12 to 1.31 GB/s.
-const READERS: f64 = 1.31 / 1.12;
+/// S3 readers: 1.09 to 1.27 GB/s.
+const READERS: f64 = 1.27 / 1.09;
 /// Asynchronous stops of 8.6 GB: 0.16 s of pinned copy to 7.6 s.
 const SNAPSHOTS: f64 = 7.6 / 0.16;
 /// Calls that register GPU memory: 0.32 to 6 ms.
