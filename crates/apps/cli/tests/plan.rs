@@ -362,3 +362,85 @@ fn compare_uses_the_profile_of_bench() {
 fn path(path: &Path) -> &str {
     path.to_str().expect("a temporary folder has a plain name")
 }
+
+#[test]
+fn one_figure_is_shown_without_a_sweep() {
+    let args = [
+        "plan",
+        "checkpoint",
+        "--set",
+        "model.parameters=70B",
+        "--show",
+        "size_bytes",
+    ];
+    let (code, json, _) = straightway(&[&args[..], &["--json"]].concat());
+    assert_eq!(code, 0);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json, serde_json::json!({ "size_bytes": 980e9 }));
+    assert!(page(&args).contains("size_bytes 913 GiB"), "{}", page(&args));
+    let (code, _, talk) = straightway(&["plan", "checkpoint", "--show", "nothing"]);
+    assert_eq!(code, 2);
+    assert!(
+        talk.contains("show = nothing: allowed is a figure of the answer"),
+        "{talk}"
+    );
+}
+
+#[test]
+fn a_required_rate_that_is_missed_is_said_in_words() {
+    let dpu = page(&["plan", "dpu", "--set", "rate=1PB/s"]);
+    assert!(dpu.contains("The required 1,000 TB/s are not reached"), "{dpu}");
+    let rail = page(&["plan", "rail", "--set", "wanted=1TB/s"]);
+    assert!(
+        rail.contains("The required 1 TB/s are not reached: network ports allow 360 GB/s"),
+        "{rail}"
+    );
+}
+
+#[test]
+fn a_further_gpu_behind_a_narrow_link_lowers_the_rate_of_the_node() {
+    // Three ports on two switches: the third GPU shares the port of its switch, and all get no more than it.
+    let page = page(&[
+        "plan",
+        "rail",
+        "--set",
+        "machine.switches=2",
+        "--set",
+        "machine.ports[0].count=3",
+        "--set",
+        "machine.uplink.lanes=1",
+        "--set",
+        "gpus=4",
+    ]);
+    assert!(page.contains("every GPU gets an equal share"), "{page}");
+}
+
+#[test]
+fn the_page_of_a_checkpoint_says_what_decides_the_recovery_and_how_to_measure_it() {
+    let page = page(&["plan", "checkpoint"]);
+    assert!(page.contains("schedule.restart decides its range"), "{page}");
+    assert!(page.contains("kill one rank"), "{page}");
+}
+
+#[test]
+fn drives_in_the_node_are_planned_without_a_hop() {
+    let rate = |settings: &[&str]| {
+        let mut args = vec!["plan", "checkpoint", "--json", "--show", "direct.rate_bytes_per_s"];
+        for setting in ["node.hop=none", "node.machine.drives[0].rate=5GB/s"]
+            .iter()
+            .chain(settings)
+        {
+            args.extend(["--set", setting]);
+        }
+        let (code, json, talk) = straightway(&args);
+        assert_eq!(code, 0, "{talk}");
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        json["direct.rate_bytes_per_s"].as_f64().unwrap()
+    };
+    assert!((rate(&[]) - 40e9).abs() < 1.0);
+    assert!((rate(&["node.machine.drives[0].count=2"]) - 10e9).abs() < 1.0);
+    assert!((rate(&["node.machine.drives[0].write_rate=1GB/s"]) - 8e9).abs() < 1.0);
+    let (code, _, talk) = straightway(&["plan", "ingest", "--set", "node.hop=no"]);
+    assert_eq!(code, 2);
+    assert!(talk.contains("\"none\" for drives in the node"), "{talk}");
+}
