@@ -26,3 +26,4 @@ pub(crate) mod target;
 mod tuning;
 pub(crate) mod verbosity;
 mod watch;
+mod words;

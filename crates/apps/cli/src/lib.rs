@@ -9,8 +9,6 @@
 mod command;
 mod deferred;
 mod hint;
-pub mod log;
-pub mod stores;
 
 use std::{ffi::OsString, process::ExitCode};
 

@@ -15,7 +15,7 @@ use straightway_sys::{
 };
 use straightway_weights::{Dtype, Holding, Shape, whole_bytes};
 
-use crate::{error::OrRaise, loading::place};
+use crate::{arguments::place, error::OrRaise};
 
 /// A tensor as Python describes it: name, dtype, shape, address, bytes, device, and the object that owns the memory.
 pub(crate) type Described = (String, String, Vec<u64>, u64, usize, String, Py<PyAny>);

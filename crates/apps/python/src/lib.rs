@@ -4,21 +4,21 @@
 //! `python/straightway`. Bytes move on threads that do not hold the interpreter's lock. The calling thread checks for
 //! Ctrl-C while it waits.
 
+mod arguments;
 mod blocks;
 mod borrowed;
 mod checkpoint;
+#[cfg(feature = "command")]
 mod command;
 mod container;
 mod dlpack;
 mod error;
-mod executor;
 mod handover;
 mod loading;
 mod log;
 mod mapped;
 mod memory;
 mod model;
-mod per_process;
 mod plain;
 mod receipt;
 mod saving;
@@ -26,7 +26,6 @@ mod service;
 mod stores;
 mod stream;
 mod tensor;
-mod tuning;
 mod waiting;
 
 use pyo3::prelude::*;
@@ -37,10 +36,8 @@ mod _straightway {
     #[pymodule_export]
     use crate::{
         checkpoint::{Checkpoint, Saver, Store, fresh_run},
-        command::command,
         container::parse_header,
-        executor::warm,
-        loading::Loading,
+        loading::{Loading, warm},
         mapped::Mapped,
         model::Model,
         plain::{plain_decoded, plain_unpickled},
@@ -51,6 +48,10 @@ mod _straightway {
         stream::Stream,
         tensor::Tensor,
     };
+
+    #[cfg(feature = "command")]
+    #[pymodule_export]
+    use crate::command::command;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -1,29 +1,25 @@
 //! Background loads.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc, thread::Builder};
 
-use pyo3::{
-    exceptions::{PyRuntimeError, PyValueError},
-    prelude::*,
-    types::PyDict,
-};
+use pyo3::{exceptions::PyRuntimeError, prelude::*, types::PyDict};
 use straightway_core::{Class, ErrorKind, Place, Result, Share};
-use straightway_io::Region;
+use straightway_io::{Region, store::Location};
 use straightway_sys::cuda::Context;
 use straightway_weights::{
     Filter, Loader, Mapped, Pick, Placed, Prepared, Rectangle, Selection, Shape, Slice, SlicePart,
 };
 
 use crate::{
+    arguments::{choice, class, place},
     blocks::Blocks,
     borrowed::context,
     error::{MissingTensorError, OrRaise, exception, text},
-    executor,
     handover::add,
     memory::Memory,
     model::Model,
     receipt::Receipt,
-    service::choice,
+    stores::{SESSION, is_local},
     waiting::Work,
 };
 
@@ -266,32 +262,36 @@ fn select_some(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<
 }
 
 pub(crate) fn loader(model: &Model, route: &str, class: Class) -> PyResult<Loader> {
-    let executor = executor::of([&model.0.location()]).or_raise()?;
-    let executor = if class == Class::default() {
-        executor
-    } else {
-        Arc::new(executor.sharing(Share::of(class), class).or_raise()?)
-    };
+    let mut executor = SESSION.executor([&model.0.location()]).or_raise()?;
+    if class != Class::default() {
+        executor = executor.sharing(Share::of(class), class).or_raise()?;
+    }
     Ok(Loader {
         choice: choice(route)?,
-        ..Loader::new(executor)
+        ..Loader::new(Arc::new(executor))
     })
 }
 
-/// The class of a priority.
-pub(crate) fn class(priority: &str) -> PyResult<Class> {
-    let all = [Class::Now, Class::Soon, Class::Background];
-    let found = all.into_iter().find(|class| class.to_string() == priority);
-    found.ok_or_else(|| {
-        let message = format!("a priority is now, soon or background, not {priority:?}");
-        PyValueError::new_err(message)
-    })
-}
-
-pub(crate) fn place(device: &str) -> PyResult<Place> {
-    let unknown = |_| {
-        let message = format!("a device is cpu, or cuda and a number such as cuda:0, not {device:?}");
-        PyValueError::new_err(message)
+/// Starts to prepare a load of a model to a device, and returns at once. Lanes and pinned memory are made while headers
+/// are read and memory is allocated. On failure the load tries again and reports the error.
+#[pyfunction]
+pub(crate) fn warm(model: PathBuf, device: &str) -> PyResult<()> {
+    let Place::Gpu(number) = place(device)? else {
+        return Ok(());
     };
-    device.parse().map_err(unknown)
+    if !is_local(model.clone()) {
+        return Ok(());
+    }
+    let work = move || -> Result<()> {
+        let executor = SESSION.executor([&Location::from(&model)])?;
+        executor.prepare_gpu(&context(number)?)
+    };
+    let run = move || {
+        if let Err(error) = work() {
+            tracing::debug!(%error, "cannot prepare lanes ahead of the load");
+        }
+    };
+    // Without the thread the load makes its own lanes.
+    let _ = Builder::new().name("straightway-warm".to_owned()).spawn(run);
+    Ok(())
 }

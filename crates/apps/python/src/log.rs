@@ -12,7 +12,7 @@ use std::{
 };
 
 use pyo3::{exceptions::PyException, prelude::*, types::PyModule};
-use straightway_cli::log::{self, Level, LogFilter, Record};
+use straightway_stores::log::{self, Level, LogFilter, Record};
 use straightway_sys::monotonic_s;
 
 /// The environment variable with the filter. `logging` filters again.

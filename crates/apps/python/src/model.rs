@@ -9,7 +9,7 @@ use straightway_weights as weights;
 use crate::{
     error::{MissingTensorError, OrRaise},
     handover::drop_in_background,
-    stores::{StorageOptions, stores_with},
+    stores::{StorageOptions, stores},
 };
 
 /// A safetensors file, a folder of them, or an index, by path or URI.
@@ -52,7 +52,7 @@ impl Model {
             // Relative to the current folder it would be that folder.
             return Err(PyFileNotFoundError::new_err("the path of the model is empty"));
         }
-        let open = || weights::Model::find(&*stores_with(storage_options)?, &Uri::parse(&path)?);
+        let open = || weights::Model::find(&*stores(storage_options.as_ref())?, &Uri::parse(&path)?);
         let model = py.detach(open).or_raise()?;
         Ok(Self(Arc::new(model)))
     }

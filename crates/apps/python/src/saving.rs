@@ -9,9 +9,8 @@ use straightway_weights::{FileSaver, Held};
 
 use crate::{
     borrowed::{BorrowedTensor, Contexts, Described},
-    executor,
     receipt::Receipt,
-    stores::{StorageOptions, stores_with},
+    stores::{SESSION, StorageOptions, stores},
     waiting,
 };
 
@@ -35,10 +34,10 @@ pub(crate) fn save(
     let receipt = waiting::run(py, &progress, move || {
         let mut contexts = Contexts::default();
         let held = tensors.iter().map(|tensor| held(tensor, &mut contexts));
-        let target = stores_with(storage_options)?.locate(&path)?;
+        let target = stores(storage_options.as_ref())?.locate(&path)?;
         let saver = FileSaver {
             progress: watched,
-            ..FileSaver::new(executor::of([&target])?)
+            ..FileSaver::new(SESSION.executor([&target])?.into())
         };
         saver.save_held(target, &held.collect::<Result<Vec<_>>>()?, &metadata)
     })?;

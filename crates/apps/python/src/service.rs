@@ -4,31 +4,17 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyModule};
 use straightway_copy::{Copier, CopyJob, verify::verify as compare};
-use straightway_core::{Choice, Error, Result, Route};
+use straightway_core::{Error, Result};
 use straightway_io::Progress;
 use straightway_probe::doctor::{DoctorRequest, Measurements, diagnose};
 use straightway_sys::root::Root;
 
 use crate::{
-    executor,
+    arguments::choice,
     receipt::Receipt,
-    stores::{StorageOptions, stores_with},
+    stores::{SESSION, StorageOptions, stores},
     waiting,
 };
-
-/// The route choice of a name.
-pub(crate) fn choice(route: &str) -> PyResult<Choice> {
-    match route {
-        "auto" => Ok(Choice::Auto),
-        "direct" => Ok(Choice::Only(Route::Direct)),
-        "staged" => Ok(Choice::Only(Route::Staged)),
-        "buffered" => Ok(Choice::Only(Route::Buffered)),
-        _ => {
-            let message = format!("a route is auto, direct, staged or buffered, not {route:?}");
-            Err(PyValueError::new_err(message))
-        }
-    }
-}
 
 /// Copies files and folders. Each appears under its name when it is complete and durable.
 #[pyfunction]
@@ -49,11 +35,11 @@ pub(crate) fn copy(
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
-        let stores = stores_with(storage_options)?;
+        let stores = stores(storage_options.as_ref())?;
         let sources = sources.iter().map(|source| stores.locate(source));
         let sources = sources.collect::<Result<Vec<_>>>()?;
         let target = stores.locate(&target)?;
-        let executor = executor::of(sources.iter().chain([&target]))?;
+        let executor = SESSION.executor(sources.iter().chain([&target]))?;
         let job = if to_device {
             CopyJob::onto_device(&sources, &target)?
         } else {

@@ -1,6 +1,6 @@
 //! Loads batch by batch: the next batch loads while the current one is used.
 
-use std::{collections::VecDeque, mem::ManuallyDrop, process, sync::Arc, time::Instant};
+use std::{collections::VecDeque, mem::ManuallyDrop, sync::Arc, time::Instant};
 
 use pyo3::{
     exceptions::{PyRuntimeError, PyTimeoutError},
@@ -9,14 +9,15 @@ use pyo3::{
 };
 use straightway_core::Lock;
 use straightway_io::Progress;
-use straightway_sys::cuda::Context;
+use straightway_sys::{Process, cuda::Context};
 use straightway_weights::{self as weights, Loader, Selection};
 
 use crate::{
+    arguments::{class, place},
     blocks::{BegunLoad, Blocks},
     error::OrRaise,
     handover::converted_tensors,
-    loading::{Cut, class, library_context, loader, place, select},
+    loading::{Cut, library_context, loader, select},
     memory::Memory,
     model::Model,
     receipt::Receipt,
@@ -33,7 +34,7 @@ pub(crate) struct Stream {
     /// The bytes of all batches.
     bytes: u64,
     /// The process whose threads load the batches. A forked child does not have them.
-    process: u32,
+    process: Process,
 }
 
 /// The source of the batches.
@@ -100,7 +101,7 @@ impl Stream {
             progress,
             receipts: Vec::new(),
             bytes: selection.bytes(),
-            process: process::id(),
+            process: Process::this(),
         })
     }
 
@@ -118,7 +119,7 @@ impl Stream {
             let message = format!(
                 "this process was forked from {}, whose threads load the batches of this iterator\n\
                  hint: call iterate() in the child",
-                self.process
+                self.process.number()
             );
             return Err(PyRuntimeError::new_err(message));
         }
@@ -169,7 +170,7 @@ impl Stream {
 
 impl Stream {
     fn is_own(&self) -> bool {
-        self.process == process::id()
+        self.process.is_this()
     }
 }
 

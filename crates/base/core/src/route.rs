@@ -52,6 +52,36 @@ pub enum Choice {
     Only(Route),
 }
 
+impl Choice {
+    /// The words for all choices, and what they mean.
+    pub const WORDS: [(&'static str, Self, &'static str); 4] = [
+        (
+            "auto",
+            Self::Auto,
+            "The most direct route that the machine allows, chosen for each extent",
+        ),
+        ("direct", Self::Only(Route::Direct), "By O_DIRECT, or an error"),
+        (
+            "staged",
+            Self::Only(Route::Staged),
+            "By O_DIRECT through the ring, or an error",
+        ),
+        ("buffered", Self::Only(Route::Buffered), "Through the page cache"),
+    ];
+}
+
+impl FromStr for Choice {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::WORDS.iter().find(|(word, ..)| *word == text);
+        found.map(|(_, choice, _)| *choice).ok_or_else(|| {
+            let why = "a route is auto, direct, staged or buffered";
+            Error::new(ErrorKind::Invalid, "use route", format!("{text:?}"), why)
+        })
+    }
+}
+
 /// A leg of a transfer: reading from an object, or writing to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

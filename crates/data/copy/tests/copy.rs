@@ -14,7 +14,7 @@ use std::{
 use straightway_copy::{Copier, CopyJob, verify::verify};
 use straightway_core::{Choice, ErrorKind, Extent, Result, Scheme, random::Seed};
 use straightway_io::{
-    Executor, FileDraft, Objects, Settings, Store,
+    Executor, ExecutorParts, FileDraft, Objects, Settings, Store,
     store::{Condition, Durability, Like, Location, Missing, Named, Registry, StoreExt, list_all},
     wrapper::faulty::Faults,
 };
@@ -49,10 +49,10 @@ fn executor(faults: Option<Faults>) -> Executor {
         chunk_bytes: 256 << 10,
         depth: 4,
         drive_lanes: 2,
-        faults,
         ..Settings::default()
     };
-    Executor::new(settings).unwrap()
+    let parts = faults.map_or_else(ExecutorParts::default, ExecutorParts::from);
+    Executor::with_parts(settings, parts).unwrap()
 }
 
 fn copy(executor: &Executor, source: &Location, target: &Location) -> Result<()> {

@@ -238,8 +238,10 @@ impl Books {
         if self.bytes() == 0 {
             return Bound::Nothing;
         }
-        // A limit counts every I/O: of a copy, both the read and the write.
-        let rate = self.tally.storage_bytes as f64 / seconds.max(1e-9);
+        // A limit counts each byte of a copy once, although it is read and written.
+        let legs = if self.legs.contains(&0) { 1 } else { 2 };
+        let counted_bytes = (self.tally.storage_bytes / legs).max(self.bytes());
+        let rate = counted_bytes as f64 / seconds.max(1e-9);
         if self.rate_max.is_some_and(|limit| rate >= 0.9 * limit.0) {
             return Bound::Throttle;
         }

@@ -22,8 +22,8 @@ use straightway_sys::{RingSpace, cuda::Context};
 use crate::{
     board::{Board, Posted, RingWork, Wake},
     lane::{Lane, Parts, Ring, Settle},
+    parts::Outfit,
     placement::{cpus_near, stay_on},
-    settings::Settings,
     stage::{DeviceStage, HostStage, Stage},
     store::{LaneSpec, Store},
     tally::Tally,
@@ -55,7 +55,7 @@ struct CrewSpec {
     /// The memory of the lanes' rings, if that is a GPU.
     space: Arc<RingSpace>,
     cpus: Vec<usize>,
-    settings: Settings,
+    outfit: Outfit,
     board: Arc<Board>,
 }
 
@@ -77,7 +77,7 @@ impl Crew {
         track: Track,
         place: Place,
         context: Option<&Context>,
-        (settings, traffic): (&Settings, &Arc<Traffic>),
+        (outfit, traffic): (&Outfit, &Arc<Traffic>),
         spaces: &mut RingSpaces,
     ) -> Self {
         let cpus = context.map_or_else(Vec::new, |context| cpus_near(context.device()));
@@ -87,9 +87,9 @@ impl Crew {
                 track,
                 place,
                 context: context.cloned(),
-                space: spaces.of(track, place, context, settings),
+                space: spaces.of(track, place, context, &outfit.settings),
                 cpus,
-                settings: settings.clone(),
+                outfit: outfit.clone(),
                 board: Arc::new(Board::new(track, traffic)),
             },
             lanes: Lock::default(),
@@ -108,7 +108,7 @@ impl Crew {
     pub(crate) fn post(&self, mut posted: Posted, chunks: usize, answers: &Sender<Tally>) -> Result<()> {
         // A lane without a chunk would wake up for nothing.
         let CrewSpec { track, place, .. } = self.spec;
-        let lanes = self.spec.settings.lanes_for(posted.job.plan(), track, place);
+        let lanes = self.spec.outfit.settings.lanes_for(posted.job.plan(), track, place);
         posted.lanes = (lanes as usize).min(chunks).min(posted.job.lanes_max());
         self.grow(posted.lanes)?;
         self.spec.board.post(posted, answers, now_s());
@@ -119,10 +119,10 @@ impl Crew {
     /// next; lanes without a job then give the slots back.
     pub(crate) fn make_ready(&self) -> Result<()> {
         let CrewSpec { track, place, .. } = self.spec;
-        let lanes = self.spec.settings.lanes(track, place) as usize;
+        let lanes = self.spec.outfit.settings.lanes(track, place) as usize;
         self.grow(lanes)?;
         let is_by_slot = is_by_slot(track, place);
-        let slots = self.spec.settings.ring(track, place).slots;
+        let slots = self.spec.outfit.settings.ring(track, place).slots;
         let mut rounds = vec![RingWork::Make; if is_by_slot { slots } else { 1 }];
         rounds.extend(is_by_slot.then_some(RingWork::GiveBack));
         let mut outcome = Ok(());
@@ -233,12 +233,14 @@ impl CrewSpec {
     }
 
     fn lane(&self, number: usize) -> Result<Lane> {
+        let settings = &self.outfit.settings;
         let spec = LaneSpec {
             track: self.track,
             place: self.place,
-            settings: &self.settings,
+            settings,
+            gds: &self.outfit.gds,
         };
-        let engine = self.settings.wrap(self.store.engine(&spec)?);
+        let engine = self.outfit.engine(&*self.store, &spec)?;
         let stage: Box<dyn Stage> = match &self.context {
             None => Box::new(HostStage::with_ring_at(self.place)),
             Some(context) => Box::new(DeviceStage::new(context, &self.space)?),
@@ -247,11 +249,11 @@ impl CrewSpec {
             number,
             track: self.track,
             engine,
-            depths_unused: [self.settings.write_depth, self.settings.depth]
+            depths_unused: [settings.write_depth, settings.depth]
                 .map(|depth| spec.depth().saturating_sub(depth) as usize),
             stage,
             ring: Ring::new(
-                self.settings.ring(self.track, self.place),
+                settings.ring(self.track, self.place),
                 is_by_slot(self.track, self.place),
             ),
             settle: SETTLE,

@@ -18,12 +18,14 @@ use crate::{
     books::Running,
     crew::{Crew, RingSpaces},
     direct_path::DirectPath,
+    gds::Gds,
     job::{
         Job,
         planning::{self, in_place, is_in_memory, is_in_one_memory},
     },
     learning::{Learning, Method, WorkKind},
     objects::Objects,
+    parts::{ExecutorParts, Outfit},
     scattered::Scattered,
     settings::Settings,
     store::{Files, Store},
@@ -50,7 +52,7 @@ type CrewKey = (&'static str, Track, Place, bool);
 /// All lanes of an executor.
 #[derive(Debug)]
 struct Lanes {
-    settings: Settings,
+    outfit: Outfit,
     crews: Lock<Crews>,
     traffic: Arc<Traffic>,
     reservations: Arc<Reservations>,
@@ -66,6 +68,11 @@ struct Crews {
 impl Executor {
     /// Creates an executor with these settings. Its lanes start when first needed.
     pub fn new(settings: Settings) -> Result<Self> {
+        Self::with_parts(settings, ExecutorParts::default())
+    }
+
+    /// Creates an executor with these settings and parts.
+    pub fn with_parts(settings: Settings, parts: ExecutorParts) -> Result<Self> {
         settings.check()?;
         let share = Share {
             limit: settings.rate_max,
@@ -75,9 +82,9 @@ impl Executor {
         let tenant = Tenant::new(share, Class::default(), &reservations)?;
         Ok(Self {
             tenant: Arc::new(tenant),
-            learning: settings.learning.clone(),
+            learning: None,
             lanes: Arc::new(Lanes {
-                settings,
+                outfit: Outfit::new(settings, parts),
                 crews: Lock::default(),
                 traffic: Arc::default(),
                 reservations,
@@ -111,7 +118,12 @@ impl Executor {
 
     /// Its settings.
     pub fn settings(&self) -> &Settings {
-        &self.lanes.settings
+        &self.lanes.outfit.settings
+    }
+
+    /// Its handle to GPUDirect Storage.
+    pub fn gds(&self) -> &Gds {
+        &self.lanes.outfit.gds
     }
 
     /// The share of its tenant.
@@ -131,7 +143,9 @@ impl Executor {
         let work = (to.place() == Place::Host).then_some(WorkKind::Read);
         self.begin(work, moves, ask.into(), |moves, method, ask| {
             let from = from.clone();
-            self.planned(method, |s| Job::with_region(Direction::In, from, moves, to, ask, s))
+            self.planned(method, |outfit| {
+                Job::with_region(Direction::In, from, moves, to, ask, outfit)
+            })
         })
     }
 
@@ -155,8 +169,8 @@ impl Executor {
         moves: Vec<Move>,
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
-        self.write_planned(&to.into(), moves, ask.into(), |to, moves, ask, settings| {
-            Job::with_region(Direction::Out, to, moves, from, ask, settings)
+        self.write_planned(&to.into(), moves, ask.into(), |to, moves, ask, outfit| {
+            Job::with_region(Direction::Out, to, moves, from, ask, outfit)
         })
     }
 
@@ -168,8 +182,8 @@ impl Executor {
         moves: Vec<Move>,
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
-        self.write_planned(&to.into(), moves, ask.into(), |to, moves, ask, settings| {
-            Job::scattered(Direction::Out, to, moves, from, ask, settings)
+        self.write_planned(&to.into(), moves, ask.into(), |to, moves, ask, outfit| {
+            Job::scattered(Direction::Out, to, moves, from, ask, &outfit.settings)
         })
     }
 
@@ -196,21 +210,22 @@ impl Executor {
         to: &Objects,
         moves: Vec<Move>,
         ask: Ask,
-        plan: impl Fn(Objects, Vec<Move>, Ask, &Settings) -> Result<Job>,
+        plan: impl Fn(Objects, Vec<Move>, Ask, &Outfit) -> Result<Job>,
     ) -> Result<Ticket> {
         let work = is_in_memory(to).then_some(WorkKind::Write);
         self.begin(work, moves, ask, |moves, method, ask| {
-            self.planned(method, |settings| plan(to.clone(), moves, ask, settings))
+            self.planned(method, |outfit| plan(to.clone(), moves, ask, outfit))
         })
     }
 
     /// Plans a job by a method, if there is a choice.
-    fn planned(&self, method: Option<Method>, make: impl FnOnce(&Settings) -> Result<Job>) -> Result<Job> {
-        let known = self.settings();
+    fn planned(&self, method: Option<Method>, make: impl FnOnce(&Outfit) -> Result<Job>) -> Result<Job> {
+        let outfit = &self.lanes.outfit;
+        let known = &outfit.settings;
         let ring_first = method.filter(|method| WorkKind::Read.methods().contains(method));
         let mut job = match ring_first.map(|method| method == Method::Ring) {
-            Some(ring_first) if ring_first != known.ring_first => make(&known.with_ring_first(ring_first)),
-            _ => make(known),
+            Some(ring_first) if ring_first != known.ring_first => make(&outfit.with(known.with_ring_first(ring_first))),
+            _ => make(outfit),
         }?;
         if let Some(method) = method {
             job.set_method(method);
@@ -290,13 +305,10 @@ impl Executor {
     /// The crew for a store, a track and a place; `context` is that of the GPU, if the place is one.
     fn crew(&self, store: &Arc<dyn Store>, track: Track, place: Place, context: Option<&Context>) -> Result<Arc<Crew>> {
         let Lanes {
-            settings,
-            crews,
-            traffic,
-            ..
+            outfit, crews, traffic, ..
         } = &*self.lanes;
         if let Some(context) = context {
-            settings.check_gpu()?;
+            outfit.settings.check_gpu()?;
             context.check_alive()?;
         }
         let key = (store.facts().family, track, place, self.tenant.class() == Class::Now);
@@ -306,7 +318,7 @@ impl Executor {
         let is_lost = by_key.get(&key).is_some_and(|crew| !crew.is_on(context));
         let lost = is_lost.then(|| by_key.remove(&key));
         let crew = by_key.entry(key).or_insert_with(|| {
-            let of = (settings, traffic);
+            let of = (outfit, traffic);
             Arc::new(Crew::new(store, track, place, context, of, spaces))
         });
         let crew = Arc::clone(crew);

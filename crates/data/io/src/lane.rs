@@ -280,8 +280,11 @@ impl Lane {
     /// engine has room.
     fn submit(&mut self, io: Io) -> bool {
         let (tag, number) = (io.tag, self.flight(io.tag).job);
-        let tenant = &self.jobs[number].posted.tenant;
-        if !tenant.admits(io.bytes, now_s) {
+        let posted = &self.jobs[number].posted;
+        // A limit counts each byte of a copy once: half when it is read, half when it is written.
+        let is_half = posted.job.direction() == Direction::Across && matches!(io.buf, Buf::Slot(_));
+        let bytes = if is_half { io.bytes.div_ceil(2) } else { io.bytes };
+        if !posted.tenant.admits(bytes, now_s) {
             self.held.push_back(io);
             return true;
         }

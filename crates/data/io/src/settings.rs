@@ -1,23 +1,14 @@
-//! The executor's settings: lanes, queue depth, chunk size, memory, engine.
+//! The executor's settings: lanes, queue depth, chunk size, memory, engine. They are plain data; handles and tools of
+//! tests are [`ExecutorParts`](crate::ExecutorParts).
 
 mod demand;
 
 use straightway_core::{
     Alignment, Bytes, Error, ErrorKind, PciAddress, Place, Plan, Policy, Rate, Result, extent::down,
 };
-use straightway_sys::uring::DEPTH_MAX;
+use straightway_sys::{FreeMemory, uring::DEPTH_MAX};
 
-use crate::{
-    engine::Engine,
-    gds::Gds,
-    learning::Learning,
-    peer::Peers,
-    track::Track,
-    wrapper::{
-        faulty::{Faults, Faulty},
-        traced::{Trace, Traced},
-    },
-};
+use crate::{gds::GdsUse, track::Track};
 
 pub use demand::Demand;
 
@@ -58,7 +49,7 @@ impl RingSize {
 }
 
 /// The executor's settings.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Lanes for the drive. One keeps a drive busy; more help with several drives.
     pub drive_lanes: u32,
@@ -90,25 +81,17 @@ pub struct Settings {
     /// portions use the same slots, and more of them if portions are short. If both run at the same time they have as
     /// much again, and so have other families of stores and jobs of class *now*.
     pub pinned_bytes: u64,
-    /// Whether GPUDirect Storage is used: [`GdsUse`](crate::gds::GdsUse).
-    pub gds: Gds,
+    /// When GPUDirect Storage is used.
+    pub gds: GdsUse,
     /// The device whose BAR memory holds the ring of file-to-file copies. Drives then move the bytes by peer-to-peer
     /// DMA, and a file that cannot be moved that way is an error.
     pub through: Option<PciAddress>,
-    /// The proofs of peer-to-peer DMA.
-    pub peers: Peers,
     /// The engine for the drive.
     pub engine: DriveEngine,
-    /// The rate limit of jobs without a share of their own. In a file-to-file copy it counts reads and writes.
+    /// The rate limit of jobs without a share of their own. Of a copy, it counts each byte once.
     pub rate_max: Option<Rate>,
     /// The measured rate of the drive, from which reservations are taken.
     pub rate_measured: Option<Rate>,
-    /// The known faster methods for the drive, and where new ones are stored; `None` learns nothing.
-    pub learning: Option<Learning>,
-    /// Faults to inject.
-    pub faults: Option<Faults>,
-    /// The trace that records all I/Os.
-    pub trace: Option<Trace>,
 }
 
 impl Default for Settings {
@@ -136,15 +119,11 @@ impl Default for Settings {
             gpu_chunk_bytes: 4 << 20,
             // Two slots for each of 15 lanes, and a quarter for the drive lanes.
             pinned_bytes: 192 << 20,
-            gds: Gds::default(),
+            gds: GdsUse::default(),
             through: None,
-            peers: Peers::default(),
             engine: DriveEngine::Auto,
             rate_max: None,
             rate_measured: None,
-            learning: None,
-            faults: None,
-            trace: None,
         }
     }
 }
@@ -262,6 +241,15 @@ impl Settings {
         }
     }
 
+    /// The same settings with smaller rings, if the control groups of this process leave it little memory.
+    #[must_use]
+    pub fn within_groups(self) -> Self {
+        match FreeMemory::in_groups() {
+            Some(free) => self.within(free.bytes),
+            None => self,
+        }
+    }
+
     /// The same settings with smaller rings, for a process whose control group leaves it `free_bytes`. The rest is for
     /// the bytes themselves, and an executor may have several rings.
     #[must_use]
@@ -363,18 +351,6 @@ impl Settings {
         match place {
             Place::Host | Place::P2p(_) => self.cached_chunk_bytes,
             Place::Gpu(_) => self.gpu_chunk_bytes,
-        }
-    }
-
-    /// Wraps an engine with the faults and the trace of these settings.
-    pub(crate) fn wrap(&self, engine: Box<dyn Engine>) -> Box<dyn Engine> {
-        let engine = match self.faults {
-            Some(faults) => Box::new(Faulty::new(engine, faults)),
-            None => engine,
-        };
-        match &self.trace {
-            Some(trace) => Box::new(Traced::new(engine, trace.clone())),
-            None => engine,
         }
     }
 }

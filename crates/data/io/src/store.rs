@@ -33,7 +33,7 @@ use std::{
 use straightway_core::{Error, ErrorKind, Place, Result};
 pub use straightway_sys::{Folder, folder::Durability};
 
-use crate::{engine::Engine, request::Op, settings::Settings, track::Track};
+use crate::{engine::Engine, gds::Gds, request::Op, settings::Settings, track::Track};
 
 pub use crate::handle::{Handle, Tag, file};
 
@@ -237,6 +237,8 @@ pub struct LaneSpec<'a> {
     pub place: Place,
     /// The executor's settings.
     pub settings: &'a Settings,
+    /// The executor's handle to GPUDirect Storage.
+    pub gds: &'a Gds,
 }
 
 impl LaneSpec<'_> {

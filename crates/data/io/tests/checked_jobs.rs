@@ -84,19 +84,19 @@ fn portions_in_flight_are_unpacked_while_another_job_waits_for_longer_slots() {
     let portions = PORTIONS as usize;
     let short = write_file(&folder.path().join("short"), portions * SHORT_BYTES);
     let long = write_file(&folder.path().join("long"), portions * LONG_BYTES);
-    let executor = Executor::new(Settings {
+    let settings = Settings {
         cached_lanes: 1,
         chunk_bytes: 16 << 10,
         // Four slots of 32 KiB. The images of the long file need 64 KiB, so the ring is cut again.
         staging_bytes: 128 << 10,
-        // Each completion is late, so that a portion is in flight while another is inspected.
-        faults: Some(Faults {
-            late_per_mille: 1000,
-            ..Faults::default()
-        }),
         ..Settings::default()
-    })
-    .unwrap();
+    };
+    // Each completion is late, so that a portion is in flight while another is inspected.
+    let faults = Faults {
+        late_per_mille: 1000,
+        ..Faults::default()
+    };
+    let executor = Executor::with_parts(settings, faults.into()).unwrap();
     let stop = Arc::new(Barrier::new(2));
     let (first, first_region) = start(&executor, &short, Some(&stop));
     // The second job is posted while the lane inspects a portion of the first, and takes its turn next.

@@ -124,17 +124,14 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
         .collect();
     let mut rng = Seed(seed).rng();
     let settings = Settings { engine, ..small() };
-    let executor = Executor::new(Settings {
-        faults: Some(Faults {
-            seed,
-            error_per_mille: 10,
-            error_code: 5,
-            short_per_mille: 50,
-            late_per_mille: 100,
-        }),
-        ..settings.clone()
-    })
-    .unwrap();
+    let faults = Faults {
+        seed,
+        error_per_mille: 10,
+        error_code: 5,
+        short_per_mille: 50,
+        late_per_mille: 100,
+    };
+    let executor = Executor::with_parts(settings.clone(), faults.into()).unwrap();
     let jobs: Vec<_> = (0..100)
         .map(|_| any_job(&mut rng, &executor, memory, &files, folder.path()))
         .collect();

@@ -11,7 +11,7 @@ use files::{bytes_of, folder, write_file};
 use proptest::prelude::*;
 use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Receipt, Route};
 use straightway_io::{
-    Ask, Executor, File, FileDraft, Region, Settings,
+    Ask, Executor, ExecutorParts, File, FileDraft, Region, Settings,
     settings::DriveEngine,
     wrapper::{faulty::Faults, traced::Trace},
 };
@@ -143,11 +143,7 @@ fn an_io_error_in_mid_copy_leaves_nothing_behind_and_the_executor_usable() {
             error_code: 5,
             ..Faults::default()
         };
-        let executor = Executor::new(Settings {
-            faults: Some(faults),
-            ..small()
-        })
-        .unwrap();
+        let executor = Executor::with_parts(small(), faults.into()).unwrap();
         let mut failures = 0;
         for _ in 0..5 {
             match copy(&executor, &source, &target, Choice::Auto) {
@@ -175,11 +171,7 @@ fn an_io_error_of_a_read_names_the_bytes() {
         error_code: 5,
         ..Faults::default()
     };
-    let executor = Executor::new(Settings {
-        faults: Some(faults),
-        ..small()
-    })
-    .unwrap();
+    let executor = Executor::with_parts(small(), faults.into()).unwrap();
     for choice in [Choice::Only(Route::Buffered), Choice::Only(Route::Direct)] {
         if file.alignment().is_none() && choice == Choice::Only(Route::Direct) {
             eprintln!("left out: {choice:?}: no O_DIRECT here");
@@ -209,12 +201,8 @@ fn a_disk_that_fills_up_is_an_error_with_a_hint_on_every_engine_and_route() {
                 short_per_mille: 200,
                 late_per_mille: 200,
             };
-            let settings = Settings {
-                faults: Some(faults),
-                engine,
-                ..small()
-            };
-            let executor = Executor::new(settings).unwrap();
+            let settings = Settings { engine, ..small() };
+            let executor = Executor::with_parts(settings, faults.into()).unwrap();
             let failed = (0..5).filter_map(|_| copy(&executor, &source, &target, choice).err());
             let failed: Vec<_> = failed.collect();
             assert!(!failed.is_empty(), "256 I/Os at 5 % have failures in them");
@@ -240,13 +228,15 @@ fn an_io_error_in_the_page_cache_stops_all_lanes_and_names_the_file() {
     };
     let trace = Trace::default();
     let settings = Settings {
-        faults: Some(faults),
-        trace: Some(trace.clone()),
         cached_lanes: 4,
         cached_chunk_bytes: 16 << 10,
         ..small()
     };
-    let executor = Executor::new(settings).unwrap();
+    let parts = ExecutorParts {
+        trace: Some(trace.clone()),
+        ..faults.into()
+    };
+    let executor = Executor::with_parts(settings, parts).unwrap();
     for _ in 0..10 {
         let choice = Choice::Only(Route::Buffered);
         let error = read_whole(&executor, &file, choice).unwrap_err();
@@ -270,12 +260,7 @@ fn short_late_and_reordered_ios_still_arrive_whole() {
             ..Faults::default()
         };
         let engine = [DriveEngine::Auto, DriveEngine::Pool][seed as usize % 2];
-        let executor = Executor::new(Settings {
-            faults: Some(faults),
-            engine,
-            ..small()
-        })
-        .unwrap();
+        let executor = Executor::with_parts(Settings { engine, ..small() }, faults.into()).unwrap();
         for choice in [Choice::Auto, Choice::Only(Route::Buffered), Choice::Only(Route::Direct)] {
             if file.alignment().is_none() && choice == Choice::Only(Route::Direct) {
                 eprintln!("left out: {choice:?}: no O_DIRECT here");

@@ -24,10 +24,7 @@ use straightway_standin::Standin;
 const DIRECT: Choice = Choice::Only(Route::Direct);
 
 fn by_cufile(when: GdsUse) -> Result<Executor> {
-    Executor::new(Settings {
-        gds: when.into(),
-        ..small()
-    })
+    Executor::new(Settings { gds: when, ..small() })
 }
 
 /// Bytes by route and reason.

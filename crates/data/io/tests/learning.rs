@@ -20,7 +20,7 @@ use std::{
 use files::{bytes_of, folder, write_file};
 use straightway_core::{Choice, ErrorKind, Extent, Leg, Lock, Move, Reason, Receipt, Result, Route};
 use straightway_io::{
-    Executor, File, FileDraft, Learning, Region, Settings,
+    Executor, ExecutorParts, File, FileDraft, Learning, Region, Settings,
     learning::{Lessons, Method, WorkKind},
     wrapper::faulty::Faults,
 };
@@ -48,12 +48,9 @@ fn learning(known: &[(WorkKind, Method)]) -> (Learning, Kept) {
 }
 
 fn executor(learning: Learning, faults: Option<Faults>) -> Executor {
-    Executor::new(Settings {
-        learning: Some(learning),
-        faults,
-        ..Settings::default()
-    })
-    .unwrap()
+    let parts = faults.map_or_else(ExecutorParts::default, ExecutorParts::from);
+    let executor = Executor::with_parts(Settings::default(), parts).unwrap();
+    executor.learning(Some(learning))
 }
 
 fn whole(bytes: u64) -> Vec<Move> {

@@ -1,8 +1,7 @@
 //! User settings and their limits.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
-use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{Digests, Nqn, auth::Secret};
 use straightway_sys::nonce::nonce;
 
@@ -43,9 +42,6 @@ pub struct HostSettings {
     pub controller_secret: Option<Secret>,
 }
 
-/// The minimum keep-alive timeout. Connect has whole milliseconds, and 0 means no timeout.
-const KEEP_ALIVE_MIN: Duration = Duration::from_millis(100);
-
 /// The maximum keep-alive timeout.
 const KEEP_ALIVE_MAX: Duration = Duration::from_mins(10);
 
@@ -79,65 +75,8 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
-    /// The options of [`HostSettings::set`], with descriptions.
-    pub const OPTIONS: [(&'static str, &'static str); 7] = [
-        ("nvme_hostnqn", "the NQN of this host"),
-        ("nvme_hostid", "the identifier of this host, a UUID"),
-        ("nvme_digests", "CRC32C of headers and data: none, header, data or both"),
-        (
-            "nvme_paths",
-            "more addresses of the same subsystems, HOST[:PORT] with commas",
-        ),
-        ("nvme_keep_alive", "seconds after which a silent target is given up"),
-        ("nvme_secret", "this host's DH-HMAC-CHAP secret, DHHC-1:…"),
-        ("nvme_ctrl_secret", "the secret that targets have to prove"),
-    ];
-
-    /// Sets one option by name. Errors never show a secret.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let refuse = |why: &str| Err(Error::new(ErrorKind::Invalid, "use option", name, why));
-        match name {
-            "nvme_hostnqn" => match Nqn::new(value.trim()) {
-                Ok(host) => self.host = host,
-                Err(error) => return refuse(&error.to_string()),
-            },
-            "nvme_hostid" => match uuid(value.trim()) {
-                Some(id) => self.host_id = id,
-                None => return refuse("it is not a UUID"),
-            },
-            "nvme_digests" => {
-                let (header, data) = match value {
-                    "none" => (false, false),
-                    "header" => (true, false),
-                    "data" => (false, true),
-                    "both" => (true, true),
-                    _ => return refuse("it is not none, header, data or both"),
-                };
-                self.digests = Digests { header, data };
-            }
-            "nvme_paths" => {
-                let paths = value.split(',').map(str::trim).filter(|path| !path.is_empty());
-                self.paths = paths.map(Portal::parse).collect::<Result<_>>()?;
-            }
-            "nvme_keep_alive" => {
-                let time = value.parse().ok().map(Duration::try_from_secs_f64);
-                match time {
-                    Some(Ok(time)) if (KEEP_ALIVE_MIN..=KEEP_ALIVE_MAX).contains(&time) => {
-                        self.keep_alive = time;
-                    }
-                    _ => return refuse("it is not a number of seconds from 0.1 to 600"),
-                }
-            }
-            "nvme_secret" => self.secret = Some(value.parse()?),
-            "nvme_ctrl_secret" => self.controller_secret = Some(value.parse()?),
-            _ => {
-                let known: Vec<_> = Self::OPTIONS.iter().map(|(name, _)| *name).collect();
-                let why = format!("there is no such option; known are {}", known.join(", "));
-                return refuse(&why);
-            }
-        }
-        Ok(())
-    }
+    /// The keep-alive timeouts that are allowed. Connect has whole milliseconds, and 0 means no timeout.
+    pub const KEEP_ALIVE: RangeInclusive<Duration> = Duration::from_millis(100)..=KEEP_ALIVE_MAX;
 
     /// The time for which an old controller may still execute commands. Linux needs up to two keep-alive timeouts to
     /// notice that its host is gone. A controller rounds the timeout up to a multiple of `step`: SPDK to 10 s.
@@ -156,19 +95,6 @@ impl HostSettings {
         let wait = self.delay_first.saturating_mul(1 << doublings.min(16));
         wait.min(self.delay_max)
     }
-}
-
-/// Parses a UUID.
-fn uuid(text: &str) -> Option<[u8; 16]> {
-    let digits: String = text.chars().filter(|c| *c != '-').collect();
-    if digits.len() != 32 || !digits.is_ascii() {
-        return None;
-    }
-    let mut bytes = [0; 16];
-    for (byte, pair) in bytes.iter_mut().zip(0..) {
-        *byte = u8::from_str_radix(&digits[2 * pair..2 * pair + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
@@ -193,37 +119,5 @@ mod tests {
         assert_eq!(waits, [11, 11, 11, 15, 21]);
         let longest = settings.quarantine_time(Duration::MAX);
         assert_eq!(longest, KEEP_ALIVE_MAX * 2 + Duration::from_secs(1));
-    }
-
-    #[test]
-    fn options_are_checked_and_secrets_stay_out_of_errors() {
-        let mut settings = HostSettings::default();
-        let secret = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
-        for (name, value) in [
-            ("nvme_hostnqn", "nqn.2026-11.test:host"),
-            ("nvme_hostid", "30313233-3435-3637-3839-616263646566"),
-            ("nvme_digests", "both"),
-            ("nvme_paths", "10.0.0.2, [::1]:4421"),
-            ("nvme_keep_alive", "2.5"),
-            ("nvme_secret", secret),
-        ] {
-            settings.set(name, value).unwrap();
-        }
-        assert_eq!(&settings.host_id, b"0123456789abcdef");
-        assert_eq!(settings.paths.len(), 2);
-        assert!(!format!("{settings:?}").contains("AAECAwQF"));
-        for (name, value) in [
-            ("nvme_hostnqn", ""),
-            ("nvme_hostid", "zz"),
-            ("nvme_digests", "all"),
-            ("nvme_paths", "a:b"),
-            ("nvme_keep_alive", "0"),
-            ("nvme_keep_alive", "0.0001"),
-            ("nvme_secret", "DHHC-1:00:secret:"),
-            ("nvme_other", "x"),
-        ] {
-            let error = settings.set(name, value).unwrap_err().to_string();
-            assert!(value.len() < 3 || !error.contains("00:secret"), "{error}");
-        }
     }
 }

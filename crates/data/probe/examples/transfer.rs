@@ -37,10 +37,8 @@ fn main() -> Result<()> {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let executor = |path: &str| {
-        Executor::new(Settings {
-            learning: Learned::of(Path::new(path)),
-            ..Settings::default()
-        })
+        let executor = Executor::new(Settings::default())?;
+        Ok::<_, Error>(executor.learning(Learned::of(Path::new(path))))
     };
     let receipt = match words[..] {
         ["read", path] => read(&executor(path)?, Path::new(path), Choice::Auto),

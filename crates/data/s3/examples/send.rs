@@ -69,15 +69,15 @@ fn fill(bytes: &mut [u8]) {
 }
 
 fn ours(bucket: &str, key: &str, mib: u64, rounds: usize) {
-    let mut access = S3Access::default();
-    for (option, variable) in [
-        ("endpoint_url", "AWS_ENDPOINT_URL_S3"),
-        ("access_key_id", "AWS_ACCESS_KEY_ID"),
-        ("secret_access_key", "AWS_SECRET_ACCESS_KEY"),
-        ("region", "AWS_REGION"),
-    ] {
-        access.set(option, &env::var(variable).unwrap()).unwrap();
-    }
+    let variable = |name: &str| env::var(name).unwrap();
+    let access = S3Access {
+        region: Some(variable("AWS_REGION")),
+        ..S3Access::with_keys(
+            &variable("AWS_ENDPOINT_URL_S3"),
+            &variable("AWS_ACCESS_KEY_ID"),
+            &variable("AWS_SECRET_ACCESS_KEY"),
+        )
+    };
     let network = Network::new(straightway_net::NetworkSettings::default());
     let store = S3::new(bucket, &access, &network).unwrap();
     let bytes = mib << 20;

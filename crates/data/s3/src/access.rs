@@ -1,9 +1,9 @@
 //! The settings to reach buckets: endpoint, region, addressing, credentials, and headers that every request carries.
 //!
-//! The environment is read at the edges (`cli`, `python`) and passed in as a map. Options of the caller take precedence
-//! over the environment, and the environment over the profile in the AWS configuration file.
+//! The environment is read in the room `stores` and passed in as a map. The caller's options take precedence over it, and
+//! it over the profile in the AWS configuration file.
 
-use std::{collections::HashMap, fmt, path::PathBuf};
+use std::{collections::HashMap, fmt, path::PathBuf, str::FromStr};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use md5::{Digest, Md5};
@@ -47,7 +47,7 @@ pub enum Addressing {
 }
 
 /// The source of the credentials that sign requests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CredentialSource {
     /// The environment, the profile or the machine, in the order of AWS's clients.
     Found {
@@ -67,7 +67,7 @@ impl Default for CredentialSource {
 }
 
 /// Access keys from the caller. `Debug` does not show them.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct AccessKeys {
     /// The access key id.
     pub access_key_id: String,
@@ -77,6 +77,20 @@ pub struct AccessKeys {
     pub session_token: Option<String>,
 }
 
+impl AccessKeys {
+    /// Fails if only one of the access key id and the secret access key was given.
+    pub fn check(&self) -> Result<()> {
+        let missing = match (self.access_key_id.as_str(), self.secret_access_key.as_str()) {
+            ("", _) => "access_key_id",
+            (_, "") => "secret_access_key",
+            _ => return Ok(()),
+        };
+        let message = "it is missing, but another key was given";
+        Err(Error::new(ErrorKind::Invalid, "use option", missing, message)
+            .with_hint("give access_key_id and secret_access_key together"))
+    }
+}
+
 impl fmt::Debug for AccessKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AccessKeys(hidden)")
@@ -84,7 +98,7 @@ impl fmt::Debug for AccessKeys {
 }
 
 /// A customer's encryption key (SSE-C). `Debug` does not show it.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct CustomerKey {
     pub(crate) key: String,
     pub(crate) digest: String,
@@ -165,85 +179,25 @@ impl S3Access {
         }
     }
 
-    /// The options of [`S3Access::set`], with their descriptions.
-    pub const OPTIONS: [(&'static str, &'static str); 11] = [
-        ("endpoint_url", "the service, such as http://127.0.0.1:8333"),
-        ("region", "the region that requests are signed for"),
-        ("profile", "the profile in AWS's configuration files"),
-        ("access_key_id", "the access key id"),
-        ("secret_access_key", "the secret access key"),
-        ("session_token", "the session token of temporary credentials"),
-        ("anonymous", "true: requests are not signed"),
-        ("addressing", "where the bucket's name goes: auto, path or virtual"),
-        ("requester_pays", "true: the caller pays for requests"),
-        (
-            "sse_customer_key",
-            "the key of objects encrypted with a customer's key, in base64",
-        ),
-        (
-            "ca_bundle",
-            "a PEM file of certificates that are trusted instead of the system's",
-        ),
-    ];
-
-    /// Sets one option by name. The name may begin with `aws_`. Keys take precedence over a profile. No error shows the
-    /// value of a key.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let own = |value: &str| value.to_owned();
-        match name.strip_prefix("aws_").unwrap_or(name) {
-            "endpoint_url" | "endpoint" => self.endpoint = Some(own(value)),
-            "region" => self.region = Some(own(value)),
-            "profile" => {
-                if let CredentialSource::Found { profile } = &mut self.credentials {
-                    *profile = Some(own(value));
-                }
-            }
-            "access_key_id" => self.keys().access_key_id = own(value),
-            "secret_access_key" => self.keys().secret_access_key = own(value),
-            "session_token" => self.keys().session_token = Some(own(value)),
-            "anonymous" | "skip_signature" if boolean(name, value)? => {
-                self.credentials = CredentialSource::Anonymous;
-            }
-            "anonymous" | "skip_signature" => {}
-            "addressing" => self.addressing = addressing(value)?,
-            "requester_pays" => self.requester_pays = boolean(name, value)?,
-            "sse_customer_key" => self.customer_key = Some(CustomerKey::new(value)?),
-            "ca_bundle" => {
-                let variables = &mut self.environment.variables;
-                variables.insert("AWS_CA_BUNDLE".to_owned(), own(value));
-            }
-            _ => {
-                let known: Vec<_> = Self::OPTIONS.iter().map(|(name, _)| *name).collect();
-                let message = format!("there is no such option; known are {}", known.join(", "));
-                return Err(Error::new(ErrorKind::Invalid, "use option", name, message));
-            }
-        }
-        Ok(())
-    }
-
-    fn keys(&mut self) -> &mut AccessKeys {
-        if !matches!(self.credentials, CredentialSource::Keys(_)) {
-            self.credentials = CredentialSource::Keys(AccessKeys::default());
-        }
-        match &mut self.credentials {
-            CredentialSource::Keys(keys) => keys,
-            _ => unreachable!("it was just set to keys"),
+    /// The bucket service at this URL, with these keys.
+    pub fn with_keys(endpoint: &str, access_key_id: &str, secret_access_key: &str) -> Self {
+        Self {
+            endpoint: Some(endpoint.to_owned()),
+            credentials: CredentialSource::Keys(AccessKeys {
+                access_key_id: access_key_id.to_owned(),
+                secret_access_key: secret_access_key.to_owned(),
+                session_token: None,
+            }),
+            ..Self::default()
         }
     }
 
     /// Fails if only one of the access key id and the secret access key was given.
-    pub fn check(&self) -> Result<()> {
-        let CredentialSource::Keys(keys) = &self.credentials else {
-            return Ok(());
-        };
-        let missing = match (keys.access_key_id.as_str(), keys.secret_access_key.as_str()) {
-            ("", _) => "access_key_id",
-            (_, "") => "secret_access_key",
-            _ => return Ok(()),
-        };
-        let message = "it is missing, but another key was given";
-        Err(Error::new(ErrorKind::Invalid, "use option", missing, message)
-            .with_hint("give access_key_id and secret_access_key together"))
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.credentials {
+            CredentialSource::Keys(keys) => keys.check(),
+            CredentialSource::Found { .. } | CredentialSource::Anonymous => Ok(()),
+        }
     }
 
     /// The profile in AWS's configuration files.
@@ -261,25 +215,18 @@ fn is_true(text: &str) -> bool {
     matches!(text.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
 }
 
-fn boolean(name: &str, text: &str) -> Result<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "0" | "false" | "no" | "off" => Ok(false),
-        _ if is_true(text) => Ok(true),
-        _ => {
-            let message = format!("`{text}` is neither true nor false");
-            Err(Error::new(ErrorKind::Invalid, "use option", name, message))
-        }
-    }
-}
+impl FromStr for Addressing {
+    type Err = Error;
 
-fn addressing(text: &str) -> Result<Addressing> {
-    match text {
-        "auto" => Ok(Addressing::Auto),
-        "path" => Ok(Addressing::Path),
-        "virtual" => Ok(Addressing::Virtual),
-        _ => {
-            let message = format!("`{text}` is none of auto, path, virtual");
-            Err(Error::new(ErrorKind::Invalid, "use option", "addressing", message))
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "path" => Ok(Self::Path),
+            "virtual" => Ok(Self::Virtual),
+            _ => {
+                let message = format!("`{text}` is none of auto, path, virtual");
+                Err(Error::new(ErrorKind::Invalid, "use option", "addressing", message))
+            }
         }
     }
 }
@@ -311,41 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn options_are_set_by_name_and_unknown_ones_are_refused() {
-        let mut access = S3Access::default();
-        for (name, _) in S3Access::OPTIONS {
-            let value = match name {
-                "anonymous" => "false",
-                "requester_pays" => "true",
-                "addressing" => "path",
-                "sse_customer_key" => &BASE64_STANDARD.encode([7; 32]),
-                _ => "some",
-            };
-            access.set(name, value).unwrap();
-            access.set(&format!("aws_{name}"), value).unwrap();
-        }
-        access.check().unwrap();
-        assert!(access.requester_pays && access.addressing == Addressing::Path);
-        assert!(matches!(&access.credentials, CredentialSource::Keys(keys) if keys.session_token.is_some()));
-        let error = access.set("sekret", "hush").unwrap_err().to_string();
-        assert!(error.contains("endpoint_url") && !error.contains("hush"), "{error}");
-        assert!(access.set("requester_pays", "maybe").is_err());
-    }
-
-    #[test]
-    fn a_missing_key_is_refused_by_name() {
-        let mut access = S3Access::default();
-        access.set("access_key_id", "AKID").unwrap();
-        assert!(access.check().unwrap_err().to_string().contains("secret_access_key"));
-    }
-
-    #[test]
     fn debug_shows_no_key_and_no_variable() {
-        let mut access = S3Access::of(environment(&[("AWS_SECRET_ACCESS_KEY", "hush-environment")]));
-        access.set("secret_access_key", "hush-secret").unwrap();
-        access.set("session_token", "hush-token").unwrap();
         let key = BASE64_STANDARD.encode(*b"hush hush hush hush hush hush 32");
-        access.set("sse_customer_key", &key).unwrap();
+        let access = S3Access {
+            environment: environment(&[("AWS_SECRET_ACCESS_KEY", "hush-environment")]),
+            customer_key: Some(CustomerKey::new(&key).unwrap()),
+            ..S3Access::with_keys("http://a", "hush-id", "hush-secret")
+        };
         let shown = format!("{access:?}");
         assert!(!shown.contains("hush") && !shown.contains(&key), "{shown}");
     }

@@ -137,9 +137,11 @@ mod tests {
     #[test]
     fn probes_are_put_under_the_prefix_of_the_outermost_store() {
         let network = Network::new(straightway_net::NetworkSettings::default());
-        let mut access = S3Access::default();
-        access.set("endpoint_url", "http://127.0.0.1:9").unwrap();
-        access.set("anonymous", "true").unwrap();
+        let access = S3Access {
+            endpoint: Some("http://127.0.0.1:9".to_owned()),
+            credentials: CredentialSource::Anonymous,
+            ..S3Access::default()
+        };
         let bucket = S3::new("lab", &access, &network).unwrap();
         assert!(bucket.probe_key().starts_with(PROBE));
         let job = bucket.inside("runs/one".as_ref()).unwrap();

@@ -110,13 +110,13 @@ impl Loader {
             let largest = largest.expect("a selection with bytes has a tensor");
             model.shards[largest.of(model).file as usize].file()
         };
-        let gds = &self.executor.settings().gds;
+        let gds = self.executor.gds();
         gds.will_serve(context, selection.bytes(), self.choice, file)
     }
 
     /// Whether GPUDirect Storage may read the selection straight into a region at `place`, before any file is proven.
     fn may_go_direct(&self, selection: &Selection, place: Place) -> bool {
-        let gds = &self.executor.settings().gds;
+        let gds = self.executor.gds();
         gds.may_serve(place, selection.bytes(), self.choice)
     }
 

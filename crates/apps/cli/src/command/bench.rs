@@ -4,7 +4,6 @@ mod remote;
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use clap::ValueEnum;
 use straightway_core::{Bytes, Place, Route, Scheme, Uri, text::shown};
 use straightway_io::Progress;
 use straightway_probe::{
@@ -17,31 +16,31 @@ use super::{
     interrupt::{end_soon_after_interrupt, on_interrupt},
     output::{Output, say},
     stores::StoreArgs,
+    words::{Word, one_of},
 };
 
 /// What to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum WorkChoice {
-    /// The file from front to back.
-    Read,
-    /// A new file, synced at the end.
-    Write,
-    /// Random blocks into one region.
-    Gather,
-}
+const WORKS: [Word<Workload>; 3] = [
+    ("read", Workload::Read, "The file from front to back"),
+    ("write", Workload::Write, "A new file, synced at the end"),
+    ("gather", Workload::Gather, "Random blocks into one region"),
+];
+
+/// A route, and the state of the page cache at its begin.
+type BenchRoute = (Route, CacheState);
+
+const DIRECT: BenchRoute = (Route::Direct, CacheState::Cold);
+const STAGED: BenchRoute = (Route::Staged, CacheState::Cold);
+const BUFFERED: BenchRoute = (Route::Buffered, CacheState::Cold);
+const WARM: BenchRoute = (Route::Buffered, CacheState::Warm);
 
 /// The routes that can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum RouteChoice {
-    /// O_DIRECT into the region.
-    Direct,
-    /// O_DIRECT through the ring.
-    Staged,
-    /// Through the page cache, initially cold.
-    Buffered,
-    /// Through the page cache, fully warm.
-    Warm,
-}
+const ROUTES: [Word<BenchRoute>; 4] = [
+    ("direct", DIRECT, "O_DIRECT into the region"),
+    ("staged", STAGED, "O_DIRECT through the ring"),
+    ("buffered", BUFFERED, "Through the page cache, initially cold"),
+    ("warm", WARM, "Through the page cache, fully warm"),
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -54,12 +53,12 @@ pub(crate) struct Args {
     size: Bytes,
 
     /// What to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["read", "write"])]
-    work: Vec<WorkChoice>,
+    #[arg(long, value_parser = one_of(&WORKS), value_delimiter = ',', default_values = ["read", "write"])]
+    work: Vec<Workload>,
 
     /// The routes to measure [default: all, and for a GPU all but direct].
-    #[arg(long, value_enum, value_delimiter = ',')]
-    route: Vec<RouteChoice>,
+    #[arg(long, value_parser = one_of(&ROUTES), value_delimiter = ',')]
+    route: Vec<BenchRoute>,
 
     /// The memory: `host:` or `cuda:0`. With a GPU its limits are measured too.
     #[arg(long, value_name = "MEMORY", default_value = "host:")]
@@ -147,30 +146,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     /// The requested routes. Direct to a GPU is an error unless it is proven, so it is measured only on request.
-    fn routes(&self) -> &[RouteChoice] {
-        use RouteChoice::{Buffered, Direct, Staged, Warm};
+    fn routes(&self) -> &[BenchRoute] {
         match (self.route.as_slice(), self.device) {
-            ([], Place::Host) => &[Direct, Staged, Buffered, Warm],
-            ([], Place::Gpu(_) | Place::P2p(_)) => &[Staged, Buffered, Warm],
+            ([], Place::Host) => &[DIRECT, STAGED, BUFFERED, WARM],
+            ([], Place::Gpu(_) | Place::P2p(_)) => &[STAGED, BUFFERED, WARM],
             (asked, _) => asked,
         }
     }
 
     fn spec(&self) -> Spec {
         let mut series = Vec::new();
-        for work in &self.work {
-            let work = match work {
-                WorkChoice::Read => Workload::Read,
-                WorkChoice::Write => Workload::Write,
-                WorkChoice::Gather => Workload::Gather,
-            };
-            for route in self.routes() {
-                let (route, cache) = match route {
-                    RouteChoice::Direct => (Route::Direct, CacheState::Cold),
-                    RouteChoice::Staged => (Route::Staged, CacheState::Cold),
-                    RouteChoice::Buffered => (Route::Buffered, CacheState::Cold),
-                    RouteChoice::Warm => (Route::Buffered, CacheState::Warm),
-                };
+        for &work in &self.work {
+            for &(route, cache) in self.routes() {
                 // A write does not depend on the state of the cache.
                 if !(work == Workload::Write && cache == CacheState::Warm) {
                     series.push(BenchSeries { work, route, cache });

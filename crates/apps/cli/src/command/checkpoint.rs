@@ -9,6 +9,7 @@ use clap::Subcommand;
 use straightway_checkpoint::{Checkpoint, Steps};
 use straightway_core::{Result, Uri, text::shown};
 use straightway_io::store::Missing;
+use straightway_stores::Session;
 
 mod bench;
 mod diff;
@@ -66,7 +67,7 @@ fn print_lines(lines: &[String]) -> anyhow::Result<()> {
 
 /// Opens the checkpoints in a folder, or below a URI.
 fn steps(folder: &Path, store: &StoreArgs) -> Result<Steps> {
-    Steps::find(&store.stores()?, &Uri::parse(folder)?, Missing::Refuse)
+    Steps::find(&*store.stores(&Session::new())?, &Uri::parse(folder)?, Missing::Refuse)
 }
 
 /// A folder of checkpoints, and one of its steps.

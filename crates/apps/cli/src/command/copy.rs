@@ -3,18 +3,23 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_copy::{Copier, CopyJob, verify::verify};
-use straightway_core::{Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Rate, Receipt, survey::whole_pages};
+use straightway_core::{
+    Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Receipt, Route, survey::whole_pages,
+};
 use straightway_io::{
     Ask, Executor, Handle, Objects, Progress, Region, ReportFile,
+    settings::Demand,
     store::{Location, Named, is_same_file},
     wrapper::traced::Trace,
 };
+use straightway_stores::{Session, TransferSpec};
 
 use super::{
     output::print_receipt,
     stores::{CacheArgs, StoreArgs},
-    tuning::{RouteChoice, Tuning},
+    tuning::Tuning,
     watch::Watch,
+    words::one_of,
 };
 
 #[derive(Debug, clap::Args)]
@@ -28,8 +33,8 @@ pub(crate) struct Args {
     target: PathBuf,
 
     /// The route of the bytes.
-    #[arg(long, value_enum, default_value_t)]
-    route: RouteChoice,
+    #[arg(long, value_parser = one_of(&Choice::WORDS), default_value = "auto")]
+    route: Choice,
 
     /// Copy through memory in a BAR of a PCI device, such as `p2p:0000:04:00.0`: drives move the bytes by peer-to-peer
     /// DMA, and no byte goes through host memory. Fails if that is not possible.
@@ -72,7 +77,7 @@ impl Args {
     /// Checks that the options fit together.
     fn check(&self, work: &Work) -> Result<(), Error> {
         let is_copy = matches!(work, Work::Copy(_));
-        let is_direct = matches!(self.route, RouteChoice::Auto | RouteChoice::Direct);
+        let is_direct = matches!(self.route, Choice::Auto | Choice::Only(Route::Direct));
         if self.through.is_some() && !(is_copy && is_direct) {
             let message = "it applies only to copies from file to file by the direct route";
             return Err(Error::new(ErrorKind::Invalid, "use", "--through", message));
@@ -130,7 +135,8 @@ enum Work {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
-    let stores = args.store.stores_through(&args.cache)?;
+    let session = Session::new();
+    let stores = args.store.stores_through(&args.cache, &session)?;
     let sources = args.sources.iter().map(|source| stores.locate(source));
     let sources = sources.collect::<Result<Vec<_>, _>>()?;
     let work = match args.memory() {
@@ -153,19 +159,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             (Some(&job.base), sizes.collect())
         }
     };
-    let mut settings = args.tuning.settings(sources.iter().chain(target), sizes)?;
-    settings.trace.clone_from(&trace);
-    settings.through = args.through;
-    settings.check()?;
-    if matches!(work, Work::Copy(_)) {
-        // A copy reads and writes every byte, and the limit is for the bytes.
-        settings.rate_max = settings.rate_max.map(|rate| Rate(rate.0 * 2.0));
-    }
-    let executor = Executor::new(settings)?;
-    let choice = Choice::from(args.route);
+    let executor = session.executor_for(TransferSpec {
+        ends: sources.iter().chain(target).collect(),
+        sizes,
+        demand: Demand {
+            through: args.through,
+            ..args.tuning.demand()
+        },
+        trace: trace.clone(),
+        ..TransferSpec::default()
+    })?;
     let outcome = match &work {
-        Work::Read(place) => read(args, &sources, *place, &executor, choice, &progress),
-        Work::Copy(job) => copy(args, job, &executor, choice, &progress),
+        Work::Read(place) => read(args, &sources, *place, &executor, &progress),
+        Work::Copy(job) => copy(args, job, &executor, &progress),
     };
     // Written after an error too: then it is needed most.
     if let (Some(file), Some(trace)) = (trace_file, &trace) {
@@ -176,18 +182,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn copy(
-    args: &Args,
-    job: &CopyJob,
-    executor: &Executor,
-    choice: Choice,
-    progress: &Arc<Progress>,
-) -> anyhow::Result<Receipt> {
+fn copy(args: &Args, job: &CopyJob, executor: &Executor, progress: &Arc<Progress>) -> anyhow::Result<Receipt> {
     let passes = if args.verify { 3 } else { 1 };
     let _watch = Watch::begin(progress, job.bytes() * passes, Some(&job.base));
     let copier = Copier {
         executor,
-        choice,
+        choice: args.route,
         progress: Arc::clone(progress),
     };
     let mut receipt = copier.run(job)?;
@@ -203,7 +203,6 @@ fn read(
     sources: &[Location],
     place: Place,
     executor: &Executor,
-    choice: Choice,
     progress: &Arc<Progress>,
 ) -> anyhow::Result<Receipt> {
     if args.verify {
@@ -240,7 +239,7 @@ fn read(
     region.populate();
     let _watch = Watch::begin(progress, moves.iter().map(|m| m.extent.bytes).sum(), None);
     let objects = Objects::new(store, handles);
-    let ask = Ask::new(choice, progress);
+    let ask = Ask::new(args.route, progress);
     Ok(executor.read(objects, moves, &region, ask)?.wait()?)
 }
 

@@ -1,7 +1,5 @@
 //! `straightway doctor`: diagnoses whether bytes can go directly into GPU memory, and if not, why not.
 
-mod remote;
-
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -11,7 +9,7 @@ use std::{
 use anyhow::Context;
 use straightway_core::{Scheme, Uri};
 use straightway_probe::doctor::{self, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, Style};
-use straightway_s3::doctor::{CheckState, StoreCheck};
+use straightway_stores::doctor::{CheckState, StoreCheck, examine as examine_uri};
 use straightway_sys::root::Root;
 
 use super::{
@@ -19,6 +17,7 @@ use super::{
     output::{print, print_coloured, print_json, terminal},
     stores::StoreArgs,
 };
+use crate::hint::hint;
 
 /// The line width: wide enough for most commands, narrow enough to read.
 const WIDTH: usize = 100;
@@ -56,12 +55,10 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
     }
     if let Some(path) = &args.path {
         let uri = Uri::parse(path)?;
-        if uri.scheme() == Scheme::S3 {
-            return examine_bucket(args, &uri);
-        }
-        anyhow::ensure!(!args.write, "--write is for buckets (s3://BUCKET/PREFIX)");
+        let is_bucket = uri.scheme() == Scheme::S3;
+        anyhow::ensure!(!args.write || is_bucket, "--write is for buckets (s3://BUCKET/PREFIX)");
         if uri.scheme() != Scheme::Path {
-            return examine_remote(args, &uri);
+            return run_checks(args, &uri);
         }
     }
     anyhow::ensure!(!args.write, "--write is for buckets (s3://BUCKET/PREFIX)");
@@ -79,27 +76,14 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(diagnosis.verdict != DoctorVerdict::Direct)))
 }
 
-/// Reports whether a bucket can be read, how fast, and what limits it.
-fn examine_bucket(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
-    let store = args.store.bucket(uri.authority())?;
-    print_checks(args, uri, || {
-        straightway_s3::doctor::examine(&store, uri.name(), args.write)
-    })
-}
-
-/// Reports whether an object on a network can be read, how fast, and the state of its connections.
-fn examine_remote(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
-    let stores = args.store.stores()?;
-    print_checks(args, uri, || remote::examine(&stores, uri))
-}
-
-/// Runs checks of a store on a network and prints them.
-fn print_checks(args: &Args, uri: &Uri, examine: impl FnOnce() -> Vec<StoreCheck>) -> anyhow::Result<ExitCode> {
+/// Runs the checks of a bucket or of an object on a network, and prints them.
+fn run_checks(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
         args.root.is_none(),
         "cannot examine {uri}: --root is a captured machine without a network"
     );
-    let checks = spin(examine);
+    let options = args.store.options()?;
+    let checks = spin(|| examine_uri(&options, uri, args.write, hint))?;
     if args.json {
         let value = |check: &StoreCheck| {
             serde_json::json!({

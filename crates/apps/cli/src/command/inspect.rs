@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use straightway_core::{Bytes, Place};
 use straightway_report::{Cell, Column, Page, Table, Unit};
+use straightway_stores::Session;
 use straightway_weights::{Inspection, Model};
 
 use super::{
@@ -23,8 +24,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let load = &args.load;
     args.output.check(&load.path)?;
-    let at = load.location()?;
-    let loader = load.loader(&at)?;
+    let session = Session::new();
+    let at = load.location(&session)?;
+    let loader = load.loader(&session, &at)?;
     let model = Model::open(at)?;
     let selection = load.selection.of(&model)?;
     let inspection = loader.inspect(&model, &selection, load.device)?;

@@ -3,8 +3,8 @@
 use std::{process::ExitCode, time::Instant};
 
 use straightway_core::Seconds;
-use straightway_weights::Model;
-use straightway_weights::verify_loaded;
+use straightway_stores::Session;
+use straightway_weights::{Model, verify_loaded};
 
 use super::{
     load_args::LoadArgs,
@@ -28,8 +28,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let load = &args.load;
-    let at = load.location()?;
-    let loader = load.loader(&at)?;
+    let session = Session::new();
+    let at = load.location(&session)?;
+    let loader = load.loader(&session, &at)?;
     let start = Instant::now();
     let model = Model::open(at)?;
     let headers_s = start.elapsed().as_secs_f64();

@@ -2,14 +2,16 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use straightway_core::Place;
-use straightway_io::{Executor, store::Location};
+use straightway_core::{Choice, Place, Result};
+use straightway_io::store::Location;
+use straightway_stores::Session;
 use straightway_weights::Loader;
 
 use super::{
     selection_args::{SelectionArgs, device},
     stores::{CacheArgs, StoreArgs},
-    tuning::{RouteChoice, Tuning},
+    tuning::Tuning,
+    words::one_of,
 };
 
 /// A model, a selection, the target memory and the route.
@@ -24,8 +26,8 @@ pub(crate) struct LoadArgs {
     pub(crate) device: Place,
 
     /// The route of the bytes.
-    #[arg(long, value_enum, default_value_t)]
-    route: RouteChoice,
+    #[arg(long, value_parser = one_of(&Choice::WORDS), default_value = "auto")]
+    route: Choice,
 
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
@@ -42,15 +44,15 @@ pub(crate) struct LoadArgs {
 
 impl LoadArgs {
     /// The location of the model.
-    pub(crate) fn location(&self) -> anyhow::Result<Location> {
-        Ok(self.store.stores_through(&self.cache)?.locate(&self.path)?)
+    pub(crate) fn location(&self, session: &Session) -> Result<Location> {
+        self.store.stores_through(&self.cache, session)?.locate(&self.path)
     }
 
     /// The loader for these arguments and the location of the model.
-    pub(crate) fn loader(&self, model: &Location) -> anyhow::Result<Loader> {
-        let executor = Arc::new(Executor::new(self.tuning.settings([model], [])?)?);
+    pub(crate) fn loader(&self, session: &Session, model: &Location) -> Result<Loader> {
+        let executor = Arc::new(self.tuning.executor(session, &[model])?);
         Ok(Loader {
-            choice: self.route.into(),
+            choice: self.route,
             ..Loader::new(executor)
         })
     }

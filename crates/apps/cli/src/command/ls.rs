@@ -8,6 +8,7 @@ use straightway_io::{
     Store,
     store::{Location, Missing, NAMES_MAX, Named, open_one, pages, too_many_names},
 };
+use straightway_stores::Session;
 
 use super::{
     output::{print, print_json_line},
@@ -44,7 +45,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let uri = Uri::parse(&args.uri)?;
-    let at = Location::from(args.store.stores()?.find(&uri)?);
+    let at = Location::from(args.store.stores(&Session::new())?.find(&uri)?);
     let mut lister = Lister {
         args,
         at: &at,

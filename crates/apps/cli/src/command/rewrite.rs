@@ -3,14 +3,15 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{Bytes, Choice};
-use straightway_io::Executor;
+use straightway_stores::Session;
 use straightway_weights::{FileSaver, Model};
 
 use super::{
     output::print_receipt,
     stores::{CacheArgs, StoreArgs},
-    tuning::{RouteChoice, Tuning},
+    tuning::Tuning,
     watch::Watch,
+    words::one_of,
 };
 
 #[derive(Debug, clap::Args)]
@@ -28,8 +29,8 @@ pub(crate) struct Args {
     shard_size: Option<Bytes>,
 
     /// The route of the bytes.
-    #[arg(long, value_enum, default_value_t)]
-    route: RouteChoice,
+    #[arg(long, value_parser = one_of(&Choice::WORDS), default_value = "auto")]
+    route: Choice,
 
     /// Write the receipt as JSON.
     #[arg(long)]
@@ -46,17 +47,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let sources = args.store.stores_through(&args.cache)?;
+    let session = Session::new();
+    let sources = args.store.stores_through(&args.cache, &session)?;
     // Stores behind a cache are read-only.
-    let apart = args.cache.is_given().then(|| args.store.stores());
+    let apart = args.cache.is_given().then(|| args.store.stores(&session));
     let apart = apart.transpose()?;
     let targets = apart.as_ref().unwrap_or(&sources);
     let source = sources.locate(&args.source)?;
     let target = targets.locate(&args.target)?;
-    let settings = args.tuning.settings([&source, &target], [])?;
-    let executor = Arc::new(Executor::new(settings)?);
+    let executor = Arc::new(args.tuning.executor(&session, &[&source, &target])?);
     let saver = FileSaver {
-        choice: Choice::from(args.route),
+        choice: args.route,
         ..FileSaver::new(executor)
     };
     let model = Model::open(source)?;

@@ -7,6 +7,7 @@ use straightway_io::{
     Store,
     store::{Durability, Location, Missing, NAMES_MAX, StoreExt, Sweep, Verb, list_all, too_many_names},
 };
+use straightway_stores::Session;
 
 use super::{output::print, stores::StoreArgs};
 
@@ -40,7 +41,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let stores = args.store.stores()?;
+    let stores = args.store.stores(&Session::new())?;
     let mut places = Vec::new();
     // All names are checked before anything is removed.
     for name in &args.uris {

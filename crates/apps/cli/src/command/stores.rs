@@ -1,12 +1,20 @@
 //! The options of commands for stores on a network.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use straightway_core::{Bytes, Result};
+use straightway_https::Token;
 use straightway_io::store::{Files, Registry, StoreExt};
-use straightway_s3::S3;
-
-use crate::stores;
+use straightway_nvme::{Digests, Nqn};
+use straightway_nvme_host::Portal;
+use straightway_s3::{Addressing, CredentialSource, CustomerKey};
+use straightway_stores::{
+    CacheOptions, NvmeOptions, S3Options, Session, StoreOptions, WebOptions, parse_digests, parse_keep_alive, parse_nqn,
+};
 
 /// The maximum size of a file with a key or a token.
 const KEY_BYTES_MAX: u64 = 4096;
@@ -37,7 +45,7 @@ pub(crate) struct StoreArgs {
 
     /// The position of the bucket's name in a URL: path, virtual (in front of the host) or auto.
     #[arg(long, value_name = "WHERE")]
-    addressing: Option<String>,
+    addressing: Option<Addressing>,
 
     /// A file with the key of objects that are encrypted with a customer's key (SSE-C), 32 bytes in base64.
     #[arg(long, value_name = "FILE")]
@@ -52,20 +60,20 @@ pub(crate) struct StoreArgs {
     ca_bundle: Option<PathBuf>,
 
     /// NVMe/TCP: the NQN of this host [default: `/etc/nvme/hostnqn`, else a new one].
-    #[arg(long, value_name = "NQN")]
-    nvme_hostnqn: Option<String>,
+    #[arg(long, value_name = "NQN", value_parser = parse_nqn)]
+    nvme_hostnqn: Option<Nqn>,
 
     /// NVMe/TCP: another address of the same subsystem; may be given several times.
-    #[arg(long, value_name = "HOST[:PORT]")]
-    nvme_path: Vec<String>,
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = Portal::parse)]
+    nvme_path: Vec<Portal>,
 
     /// NVMe/TCP: checksums of headers and data: none, header, data or both [default: none].
-    #[arg(long, value_name = "WHICH")]
-    nvme_digests: Option<String>,
+    #[arg(long, value_name = "WHICH", value_parser = parse_digests)]
+    nvme_digests: Option<Digests>,
 
     /// NVMe/TCP: the timeout after which a silent target is given up [default: 5].
-    #[arg(long, value_name = "SECONDS")]
-    nvme_keep_alive: Option<String>,
+    #[arg(long, value_name = "SECONDS", value_parser = parse_keep_alive)]
+    nvme_keep_alive: Option<Duration>,
 
     /// NVMe/TCP: a file with the DH-HMAC-CHAP secret of this host.
     #[arg(long, value_name = "FILE")]
@@ -94,60 +102,70 @@ impl CacheArgs {
     pub(crate) fn is_given(&self) -> bool {
         self.cache.is_some()
     }
+
+    fn options(&self) -> Option<CacheOptions> {
+        let mut options = CacheOptions::new(self.cache.clone()?);
+        if let Some(bytes) = self.cache_size {
+            options.bytes_max = bytes.0;
+        }
+        Some(options)
+    }
 }
 
 impl StoreArgs {
     /// The registry of all stores.
-    pub(crate) fn stores(&self) -> Result<Registry> {
-        stores::registry(&self.options()?)
+    pub(crate) fn stores(&self, session: &Session) -> Result<Arc<Registry>> {
+        self.options().map(|options| session.stores(&options))
     }
 
     /// The registry of all stores; those on a network use the cache if one is given.
-    pub(crate) fn stores_through(&self, cache: &CacheArgs) -> Result<Registry> {
-        let folder = cache.cache.as_ref().map(|path| path.to_string_lossy());
-        let size = cache.cache_size.map(|bytes| bytes.0.to_string());
-        let mut options = self.options()?;
-        options.extend(folder.map(|folder| ("cache".to_owned(), folder.into_owned())));
-        options.extend(size.map(|size| ("cache_size".to_owned(), size)));
-        stores::registry(&options)
+    pub(crate) fn stores_through(&self, cache: &CacheArgs, session: &Session) -> Result<Arc<Registry>> {
+        let options = StoreOptions {
+            cache: cache.options(),
+            ..self.options()?
+        };
+        Ok(session.stores(&options))
     }
 
-    /// Opens a bucket, for the doctor.
-    pub(crate) fn bucket(&self, name: &str) -> Result<S3> {
-        stores::bucket(&self.options()?, name)
-    }
-
-    fn options(&self) -> Result<Vec<(String, String)>> {
-        let yes = |is: bool| is.then(|| "true".to_owned());
-        let path = |path: &PathBuf| path.to_string_lossy().into_owned();
-        let read = |path: &Option<PathBuf>| path.as_deref().map(secret).transpose();
-        let paths = (!self.nvme_path.is_empty()).then(|| self.nvme_path.join(","));
-        let options = [
-            ("endpoint_url", self.endpoint.clone()),
-            ("region", self.region.clone()),
-            ("profile", self.profile.clone()),
-            ("anonymous", yes(self.anonymous)),
-            ("requester_pays", yes(self.requester_pays)),
-            ("addressing", self.addressing.clone()),
-            ("sse_customer_key", read(&self.sse_customer_key)?),
-            ("token", read(&self.token_file)?),
-            ("ca_bundle", self.ca_bundle.as_ref().map(path)),
-            ("nvme_hostnqn", self.nvme_hostnqn.clone()),
-            ("nvme_paths", paths),
-            ("nvme_digests", self.nvme_digests.clone()),
-            ("nvme_keep_alive", self.nvme_keep_alive.clone()),
-            ("nvme_secret", read(&self.nvme_secret_file)?),
-            ("nvme_ctrl_secret", read(&self.nvme_ctrl_secret_file)?),
-        ];
-        let given = options.into_iter();
-        Ok(given
-            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-            .collect())
+    /// The options of stores.
+    pub(crate) fn options(&self) -> Result<StoreOptions> {
+        let found = || {
+            let profile = Some(self.profile.clone()?);
+            Some(CredentialSource::Found { profile })
+        };
+        let anonymous = self.anonymous.then_some(CredentialSource::Anonymous);
+        Ok(StoreOptions {
+            s3: S3Options {
+                endpoint: self.endpoint.clone(),
+                region: self.region.clone(),
+                credentials: anonymous.or_else(found),
+                addressing: self.addressing.unwrap_or_default(),
+                requester_pays: self.requester_pays.then_some(true),
+                customer_key: secret(self.sse_customer_key.as_deref(), CustomerKey::new)?,
+            },
+            web: WebOptions {
+                token: secret(self.token_file.as_deref(), |text| Token::new(text))?,
+                ca_bundle: self.ca_bundle.clone(),
+            },
+            cache: None,
+            nvme: NvmeOptions {
+                host: self.nvme_hostnqn.clone(),
+                digests: self.nvme_digests,
+                keep_alive: self.nvme_keep_alive,
+                paths: self.nvme_path.clone(),
+                secret: secret(self.nvme_secret_file.as_deref(), str::parse)?,
+                controller_secret: secret(self.nvme_ctrl_secret_file.as_deref(), str::parse)?,
+                ..NvmeOptions::default()
+            },
+        })
     }
 }
 
 /// Reads a secret from a file. On a command line other users could see it.
-fn secret(path: &Path) -> Result<String> {
+fn secret<T>(path: Option<&Path>, parse: impl FnOnce(&str) -> Result<T>) -> Result<Option<T>> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
     let text = Files::default().get(path.as_os_str(), KEY_BYTES_MAX)?;
-    Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    parse(String::from_utf8_lossy(&text).trim()).map(Some)
 }

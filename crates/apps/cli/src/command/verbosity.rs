@@ -1,9 +1,9 @@
 //! The log output on stderr.
 
 use straightway_core::{Result, text::shown};
+use straightway_stores::log::{self, Level, LogFilter};
 
 use super::output::say_above_bar;
-use crate::log::{self, Level, LogFilter};
 
 /// The environment variable with the filter, used without `-v`.
 const VARIABLE: &str = "STRAIGHTWAY_LOG";

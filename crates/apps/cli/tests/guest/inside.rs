@@ -12,7 +12,7 @@ use straightway_core::{
     random::{Rng, Seed},
 };
 use straightway_io::{
-    Executor, File, Objects, Peers, Region, Settings,
+    Executor, ExecutorParts, File, Objects, Peers, Region, Settings,
     wrapper::traced::{Trace, TraceEvent},
 };
 use straightway_lab::guest::pattern;
@@ -66,11 +66,14 @@ impl Fixture {
             chunk_bytes: PAGE << rng.below(8),
             staging_bytes: 8 << 20,
             through: through.then_some(self.provider),
-            peers: self.peers.clone(),
-            trace: Some(trace.clone()),
             ..Settings::default()
         };
-        (Executor::new(settings).unwrap(), trace)
+        let parts = ExecutorParts {
+            peers: self.peers.clone(),
+            trace: Some(trace.clone()),
+            ..ExecutorParts::default()
+        };
+        (Executor::with_parts(settings, parts).unwrap(), trace)
     }
 
     /// Creates a file with holes on the drive. Returns its path and content.

@@ -10,16 +10,16 @@ use pyo3::{
 use straightway_checkpoint::{self as checkpoint, EXPORT_BYTES, Fetched, Gathered, Saved, Wanted};
 use straightway_core::{Place, Result};
 use straightway_io::Progress;
+use straightway_stores::{DriveFacts, TransferSpec};
 use straightway_weights::{self as weights, Rectangle, Shape};
 
 use crate::{
+    arguments::place,
     borrowed::{BorrowedTensor, Contexts, Described},
-    executor,
     handover::converted_tensors,
-    loading::place,
     memory::Memory,
     receipt::Receipt,
-    stores::locate,
+    stores::{SESSION, locate},
     waiting,
 };
 
@@ -160,7 +160,7 @@ impl Checkpoint {
         let checkpoint = Arc::clone(&self.opened);
         let (exported, _) = self.run(py, move |restorer| {
             let target = locate(&folder)?;
-            let saver = weights::FileSaver::new(executor::of([&target])?);
+            let saver = weights::FileSaver::new(SESSION.executor([&target])?.into());
             restorer.export(&checkpoint, &saver, target, EXPORT_BYTES)
         })?;
         Ok(exported.files)
@@ -180,7 +180,11 @@ impl Checkpoint {
         let location = self.opened.location();
         waiting::run(py, &progress, move || {
             let start = Instant::now();
-            let executor = executor::of_checkpoint(&location)?;
+            let executor = SESSION.executor_for(TransferSpec {
+                ends: vec![&location],
+                drive: DriveFacts::Readable,
+                ..TransferSpec::default()
+            })?;
             let done = work(&checkpoint::Restorer::on(&executor).with_progress(&watched))?;
             Ok((done, start.elapsed().as_secs_f64()))
         })

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    process,
     sync::MutexGuard,
     thread,
     time::{Duration, Instant},
@@ -17,15 +16,15 @@ use pyo3::{
 use straightway_checkpoint::{self as checkpoint, Busy, Codec, Committed, Rank, SaveSource, SaverOptions};
 use straightway_core::{Class, Lock, Rate, Result, Share};
 use straightway_io::store::Missing;
+use straightway_sys::Process;
 use straightway_weights::{Rectangle, Shape};
 
 use super::store::steps;
 use crate::{
     borrowed::{BorrowedTensor, Contexts, Described},
     error::OrRaise,
-    executor,
     receipt::Receipt,
-    stores::{StorageOptions, stores_shared},
+    stores::{SESSION, StorageOptions, stores},
     waiting::SIGNAL_CHECK_INTERVAL,
 };
 
@@ -44,7 +43,7 @@ pub(crate) struct Saver {
     inside: Lock<Option<Inside>>,
     waits: bool,
     /// The process that has its threads and its lock.
-    process: u32,
+    process: Process,
 }
 
 /// A saver, and the outcomes of its saves.
@@ -102,7 +101,7 @@ impl Saver {
                 ..Share::of(Class::Background)
             };
             let store = steps(&folder, Missing::Create, storage_options)?;
-            let executor = executor::of([&store.location()])?;
+            let executor = SESSION.executor([&store.location()])?;
             let executor = executor.sharing(share, Class::Background)?;
             checkpoint::CheckpointSaver::new(store, Rank { rank, world }, run, executor.into(), options)
         };
@@ -114,7 +113,7 @@ impl Saver {
         Ok(Self {
             inside: Lock::new(Some(inside)),
             waits,
-            process: process::id(),
+            process: Process::this(),
         })
     }
 
@@ -130,7 +129,7 @@ impl Saver {
         codec(compression)?;
         timeout(timeout_s)?;
         policy(busy)?;
-        stores_shared(storage_options).or_raise().map(drop)
+        stores(storage_options.as_ref()).or_raise().map(drop)
     }
 
     /// Takes a snapshot and returns the number of the save; flush and commit run in the background. All ranks call it
@@ -200,7 +199,7 @@ impl Saver {
 
     /// Whether it was made in this process, and not in a parent before a fork.
     fn is_own(&self) -> bool {
-        self.process == process::id()
+        self.process.is_this()
     }
 
     /// Waits for the save under way and unlocks the folder, even if this object is still referenced. Does nothing in a
@@ -292,7 +291,7 @@ impl Saver {
             let message = format!(
                 "this process was forked from {}, whose threads and lock save there\n\
                  hint: make a Checkpointer of its own in the child",
-                self.process
+                self.process.number()
             );
             return Err(PyRuntimeError::new_err(message));
         }

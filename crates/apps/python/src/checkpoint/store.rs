@@ -13,7 +13,7 @@ use straightway_io::store::Missing;
 use super::opened::Checkpoint;
 use crate::{
     error::OrRaise,
-    stores::{StorageOptions, stores_shared},
+    stores::{StorageOptions, stores},
 };
 
 /// The checkpoints in a folder, or below a URI.
@@ -22,7 +22,7 @@ pub(super) fn steps(
     missing: Missing,
     storage_options: Option<StorageOptions>,
 ) -> Result<checkpoint::Steps> {
-    checkpoint::Steps::find(&*stores_shared(storage_options)?, &Uri::parse(folder)?, missing)
+    checkpoint::Steps::find(&*stores(storage_options.as_ref())?, &Uri::parse(folder)?, missing)
 }
 
 /// A folder of checkpoints.

@@ -14,7 +14,7 @@ use straightway_cache::{Cache, CachedStore};
 use straightway_core::{Choice, Extent, Move, Reason, Receipt, Result, Route, random::Seed};
 use straightway_https::Https;
 use straightway_io::{
-    Executor, Objects, Region, Settings, Ticket,
+    Executor, ExecutorParts, Objects, Region, Settings, Ticket,
     store::{Named, Store},
 };
 use straightway_net::{Network, Site, suited};
@@ -101,7 +101,7 @@ impl Web {
     /// Loads parts of objects, and compares every byte.
     pub(crate) fn check(&self, cache: &Arc<Cache>, parts: &[(usize, Range<usize>)]) -> Load {
         let url = self.server.url("/");
-        let opened = Opened::new(&url, cache, parts, Settings::default());
+        let opened = Opened::new(&url, cache, parts, ExecutorParts::default());
         let (sent, requests) = (self.sent.load(Ordering::SeqCst), self.server.requests());
         let (seen, receipt) = opened.load().unwrap();
         assert!(seen == self.expected(parts), "bytes differ");
@@ -153,12 +153,12 @@ pub(crate) struct Opened {
     objects: Objects,
     moves: Vec<Move>,
     bytes: u64,
-    settings: Settings,
+    with: ExecutorParts,
 }
 
 impl Opened {
     /// Opens objects through a cache.
-    pub(crate) fn new(url: &str, cache: &Arc<Cache>, parts: &[(usize, Range<usize>)], settings: Settings) -> Self {
+    pub(crate) fn new(url: &str, cache: &Arc<Cache>, parts: &[(usize, Range<usize>)], with: ExecutorParts) -> Self {
         let network = Network::new(straightway_net::NetworkSettings {
             // Sent bytes are counted, so hedges are off.
             hedges: false,
@@ -179,13 +179,13 @@ impl Opened {
             objects: Objects::new(store, handles),
             moves,
             bytes: at,
-            settings: suited(settings),
+            with,
         }
     }
 
     /// Begins to load the parts into memory that is not checked.
     pub(crate) fn start(self) -> Result<(Executor, Ticket)> {
-        let executor = Executor::new(self.settings)?;
+        let executor = Executor::with_parts(suited(Settings::default()), self.with)?;
         let region = Arc::new(Region::host(self.bytes)?);
         let ticket = executor.read(self.objects, self.moves, &region, Choice::Auto)?;
         Ok((executor, ticket))
@@ -193,7 +193,7 @@ impl Opened {
 
     /// Loads the parts.
     pub(crate) fn load(self) -> Result<(Vec<u8>, Receipt)> {
-        let executor = Executor::new(self.settings)?;
+        let executor = Executor::with_parts(suited(Settings::default()), self.with)?;
         let mut region = Arc::new(Region::host(self.bytes.max(1))?);
         let ticket = executor.read(self.objects, self.moves, &region, Choice::Auto)?;
         let receipt = ticket.wait()?;

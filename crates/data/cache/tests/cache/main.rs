@@ -17,7 +17,7 @@ use std::{
 use fixture::{MIB, Opened, Web, cache, content, files};
 use straightway_cache::{BYTES_MIN, Cache};
 use straightway_core::ErrorKind;
-use straightway_io::{Settings, wrapper::faulty::Faults};
+use straightway_io::{ExecutorParts, wrapper::faulty::Faults};
 use straightway_webserver::{Server, ServerStep};
 
 /// Lengths of objects: many short and odd ones, and some that need several requests.
@@ -147,12 +147,12 @@ fn versions_are_never_mixed() {
     web.replace(1);
     assert_eq!(web.check(&cache, &web.all()).ways().0, 0);
     // Replaced between the open and the read: an error, or cached bytes of the opened version.
-    let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), Settings::default());
+    let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), ExecutorParts::default());
     web.replace(4);
     let (seen, _) = opened.load().unwrap();
     let old = [content(0, 1, 20 * MIB + 3), content(1, 1, 777)].concat();
     assert!(seen == old, "it is the opened version");
-    let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), Settings::default());
+    let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), ExecutorParts::default());
     web.replace(5);
     assert_eq!(opened.load().unwrap_err().kind(), ErrorKind::Precondition);
 }
@@ -192,11 +192,7 @@ fn short_late_and_reordered_reads_are_completed() {
                 late_per_mille: 200,
                 ..Faults::default()
             };
-            let settings = Settings {
-                faults: Some(faults),
-                ..Settings::default()
-            };
-            let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), settings);
+            let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), faults.into());
             let (seen, receipt) = opened.load().unwrap();
             assert!(seen == web.expected(&web.all()), "seed {seed}");
             let counted: u64 = receipt.routes.iter().map(|row| row.bytes).sum();
@@ -246,7 +242,7 @@ fn objects_without_a_strong_etag_are_not_cached() {
             }
             steps
         });
-        let opened = Opened::new(&server.url("/"), &cache, &[(0, 0..100_000)], Settings::default());
+        let opened = Opened::new(&server.url("/"), &cache, &[(0, 0..100_000)], ExecutorParts::default());
         let (seen, _) = opened.load().unwrap();
         assert!(seen == content(0, 1, 100_000));
     }
@@ -257,7 +253,7 @@ fn objects_without_a_strong_etag_are_not_cached() {
 fn a_failed_load_leaves_no_draft_and_the_next_one_continues() {
     let (_folder, cache) = cache(1 << 30);
     let web = Web::start(vec![30 * MIB]);
-    let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), Settings::default());
+    let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), ExecutorParts::default());
     web.replace(2);
     opened.load().unwrap_err();
     let drafts = files(cache.path())
@@ -288,7 +284,7 @@ fn a_load_that_waits_for_another_fetch_can_be_cancelled() {
     });
     let part = [(0, 200_000..MIB)];
     let url = server.url("/");
-    let open = || Opened::new(&url, &cache, &part, Settings::default());
+    let open = || Opened::new(&url, &cache, &part, ExecutorParts::default());
     let (fetching, waiting) = (open().start().unwrap(), open().start().unwrap());
     let deadline = Instant::now() + Duration::from_secs(20);
     while ranges.lock().unwrap().is_empty() {

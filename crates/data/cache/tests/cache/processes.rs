@@ -10,7 +10,7 @@ use std::{
 };
 
 use straightway_cache::Cache;
-use straightway_io::Settings;
+use straightway_io::ExecutorParts;
 
 use crate::fixture::{MIB, Opened, Web, cache, expected, files};
 
@@ -52,7 +52,9 @@ fn a_child_loads_everything() {
     let lengths: Vec<usize> = lengths.split(',').map(|len| len.parse().unwrap()).collect();
     let parts: Vec<_> = lengths.iter().map(|len| 0..*len).enumerate().collect();
     let cache = Arc::new(Cache::open(Path::new(folder), 1 << 30).unwrap());
-    let (seen, receipt) = Opened::new(url, &cache, &parts, Settings::default()).load().unwrap();
+    let (seen, receipt) = Opened::new(url, &cache, &parts, ExecutorParts::default())
+        .load()
+        .unwrap();
     assert!(seen == expected(&parts, 1, &lengths), "bytes differ");
     eprintln!("loaded {:?}", receipt.warnings);
 }

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::FileExt, path::Path};
 
 use straightway_checkpoint::{CheckpointSaver, Codec, Manifest, Rank, Restorer, SaverOptions, Steps, Sum, fresh_run};
 use straightway_core::{ErrorKind, Place, Reason, receipt::RouteBytes};
-use straightway_io::{Settings, wrapper::faulty::Faults};
+use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
 use straightway_weights::{Dtype, FileSaver, Model};
 
 use crate::fixture::{State, assert_holds, executor, options, restore, save, save_ranks, saver, settings, sources};
@@ -240,16 +240,14 @@ fn an_i_o_error_fails_the_save_or_the_restore_and_touches_nothing_that_was_commi
     let folder = tempfile::tempdir().unwrap();
     let state = State::small(1);
     save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
-    let faulty = Settings {
-        faults: Some(Faults {
-            seed: 1,
-            error_per_mille: 1000,
-            error_code: 5,
-            ..Faults::default()
-        }),
-        ..settings()
+    let faults = Faults {
+        seed: 1,
+        error_per_mille: 1000,
+        error_code: 5,
+        ..Faults::default()
     };
-    let executor = straightway_io::Executor::new(faulty.clone()).unwrap();
+    let executor = Executor::with_parts(settings(), faults.into()).unwrap();
+    let restorer = Restorer::on(&executor);
     let store = Steps::open(folder.path()).unwrap();
     let alone = Rank { rank: 0, world: 1 };
     let run = fresh_run();
@@ -263,7 +261,6 @@ fn an_i_o_error_fails_the_save_or_the_restore_and_touches_nothing_that_was_commi
         "the next save tells what came of the last: {error}"
     );
     drop(broken);
-    let restorer = Restorer::new(faulty).unwrap();
     let verdict = restorer.verify(&store.checkpoint(1).unwrap()).unwrap();
     assert!(!verdict.damage.is_empty());
     assert_eq!(store.steps().unwrap(), [1]);
@@ -277,15 +274,13 @@ fn short_and_late_i_o_changes_nothing() {
     for seed in 0..8 {
         let folder = tempfile::tempdir().unwrap();
         save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
-        let odd = Settings {
-            faults: Some(Faults {
-                seed,
-                short_per_mille: 400,
-                late_per_mille: 300,
-                ..Faults::default()
-            }),
-            ..settings()
+        let faults = Faults {
+            seed,
+            short_per_mille: 400,
+            late_per_mille: 300,
+            ..Faults::default()
         };
+        let odd = Executor::with_parts(settings(), faults.into()).unwrap();
         let checkpoint = Steps::open(folder.path()).unwrap().checkpoint(1).unwrap();
         // Both buffered and direct.
         for evicted in [false, true] {
@@ -293,7 +288,7 @@ fn short_and_late_i_o_changes_nothing() {
                 let shard = folder.path().join("step-1/rank-00000-of-00001.safetensors");
                 straightway_io::File::open(&shard).unwrap().evict().unwrap();
             }
-            let verdict = Restorer::new(odd.clone()).unwrap().verify(&checkpoint).unwrap();
+            let verdict = Restorer::on(&odd).verify(&checkpoint).unwrap();
             assert!(verdict.damage.is_empty(), "{:?}", verdict.damage);
         }
     }

@@ -63,7 +63,7 @@ fn restore(folder: &Path, state: &State, restorer: &Restorer) -> Result<()> {
 fn gpu_settings() -> Settings {
     Settings {
         gpu_lanes: 3,
-        gds: GdsUse::Off.into(),
+        gds: GdsUse::Off,
         ..settings()
     }
 }

@@ -4,7 +4,7 @@ use std::{fs, sync::Arc, time::Duration};
 
 use straightway_checkpoint::{CheckpointSaver, Rank, SaverOptions, ShardReport, Steps, fresh_run};
 use straightway_core::ErrorKind;
-use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
+use straightway_io::{Executor, wrapper::faulty::Faults};
 use straightway_weights::Dtype;
 
 use crate::fixture::{Piece, State, assert_holds, executor, options, save, save_ranks, saver, settings, sources};
@@ -69,16 +69,13 @@ fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait
     let store = Steps::create(folder.path()).unwrap();
     let state = State::small(1);
     let mut first = rank_saver(&store, 0, 2, "run", options());
-    let faulty = Settings {
-        faults: Some(Faults {
-            seed: 1,
-            error_per_mille: 1000,
-            error_code: 28,
-            ..Faults::default()
-        }),
-        ..settings()
+    let faults = Faults {
+        seed: 1,
+        error_per_mille: 1000,
+        error_code: 28,
+        ..Faults::default()
     };
-    let broken = Arc::new(Executor::new(faulty).unwrap());
+    let broken = Arc::new(Executor::with_parts(settings(), faults.into()).unwrap());
     let rank = Rank { rank: 1, world: 2 };
     let mut second = CheckpointSaver::new(store.clone(), rank, "run", broken, options()).unwrap();
     first.save(1, &sources(&state.cut(0, 0, 2)), "null").unwrap();

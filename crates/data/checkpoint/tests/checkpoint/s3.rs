@@ -25,14 +25,7 @@ use crate::{
 
 /// The store below a prefix of the bucket at this address.
 pub(crate) fn prefix(url: &str, name: &str) -> Arc<dyn Store> {
-    let mut access = S3Access::default();
-    for (name, value) in [
-        ("endpoint_url", url),
-        ("access_key_id", S3Server::ACCESS_KEY_ID),
-        ("secret_access_key", S3Server::SECRET_ACCESS_KEY),
-    ] {
-        access.set(name, value).unwrap();
-    }
+    let access = S3Access::with_keys(url, S3Server::ACCESS_KEY_ID, S3Server::SECRET_ACCESS_KEY);
     let network = Network::new(straightway_net::NetworkSettings {
         stall_max: Duration::from_secs(5),
         ..straightway_net::NetworkSettings::default()

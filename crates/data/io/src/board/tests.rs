@@ -12,7 +12,11 @@ use straightway_core::{Choice, Direction, Extent, Move, Rate, Route, Share};
 use straightway_sys::{File, Region};
 
 use super::*;
-use crate::{settings::Settings, tenant::Reservations};
+use crate::{
+    parts::{ExecutorParts, Outfit},
+    settings::Settings,
+    tenant::Reservations,
+};
 
 const CHUNK_BYTES: u64 = 4096;
 const CHUNKS: u64 = 1 << 14;
@@ -39,7 +43,8 @@ fn job(path: &Path, region: &Arc<Region>) -> Arc<Job> {
     let file = Arc::new(File::open(path).unwrap());
     let choice = Choice::Only(Route::Buffered);
     let (files, ask) = (vec![file].into(), choice.into());
-    let job = Job::with_region(Direction::In, files, vec![whole], region, ask, &settings);
+    let outfit = Outfit::new(settings, ExecutorParts::default());
+    let job = Job::with_region(Direction::In, files, vec![whole], region, ask, &outfit);
     Arc::new(job.unwrap())
 }
 

@@ -15,6 +15,7 @@ use crate::{
     handle::Handle,
     learning::Method,
     objects::Objects,
+    parts::Outfit,
     peer::{FirstExtent, only_files},
     scattered::Scattered,
     settings::Settings,
@@ -42,8 +43,9 @@ impl Job {
         twins: Objects,
         moves: Vec<Move>,
         ask: Ask,
-        settings: &Settings,
+        outfit: &Outfit,
     ) -> Result<Self> {
+        let settings = &outfit.settings;
         assert_eq!(
             objects.handles().len(),
             twins.handles().len(),
@@ -69,9 +71,8 @@ impl Job {
             for (objects, surveys, leg) in [(objects, &mut surveys, Leg::Read), (&twins, &mut onward, Leg::Write)] {
                 let files = || objects.files().map_err(|_| only_files(&objects.name()));
                 let how = (leg, policy.choice);
-                settings
-                    .peers
-                    .survey(provider, files, (surveys, &firsts), how, &mut Vec::new())?;
+                let peers = &outfit.parts.peers;
+                peers.survey(provider, files, (surveys, &firsts), how, &mut Vec::new())?;
             }
         }
         let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;
@@ -137,7 +138,7 @@ impl Job {
         moves: Vec<Move>,
         region: &Arc<Region>,
         ask: Ask,
-        settings: &Settings,
+        outfit: &Outfit,
     ) -> Result<Self> {
         let (opening, choice) = (Opening::now(), ask.choice);
         let transfer = Transfer::new(direction, objects.list(), moves, region.bytes())?;
@@ -151,7 +152,7 @@ impl Job {
             (Place::P2p(_), Direction::In | Direction::Across) => firsts(&transfer),
         };
         let all = (&mut surveys[..], &firsts[..]);
-        let (gds, peers) = (&settings.gds, &settings.peers);
+        let (gds, peers) = (&outfit.gds, &outfit.parts.peers);
         let (is_compared, session) = if let Place::P2p(provider) = region.place() {
             let is_compared = peers.survey(provider, files, all, wanted, &mut warnings)?;
             (is_compared, None)
@@ -160,7 +161,7 @@ impl Job {
             (false, session)
         };
         let span = (region.place(), region.address());
-        let policy = policy(direction, choice, span, settings);
+        let policy = policy(direction, choice, span, &outfit.settings);
         let mut plan = Plan::new(&transfer, &surveys, &[], &policy)?;
         // A job without direct chunks, such as one of small extents only, needs no registration and proves nothing.
         let is_direct = plan.drive().iter().any(|c| c.route == Route::Direct);

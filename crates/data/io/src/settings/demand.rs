@@ -1,11 +1,11 @@
 //! The settings that a user demands, in place of those that suit the storage.
 
-use straightway_core::{Alignment, Rate, extent::down};
+use straightway_core::{Alignment, PciAddress, Rate, extent::down};
 
 use super::{DriveEngine, Settings};
 
 /// The settings that a user demands. Those that are `None` stay as they are.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Demand {
     /// The largest I/O.
     pub chunk_bytes: Option<u64>,
@@ -19,6 +19,8 @@ pub struct Demand {
     pub rate_max: Option<Rate>,
     /// The engine for the drive.
     pub engine: Option<DriveEngine>,
+    /// The device whose BAR memory holds the ring of file-to-file copies: [`Settings::through`].
+    pub through: Option<PciAddress>,
 }
 
 impl Demand {
@@ -41,8 +43,7 @@ impl Demand {
             staging_bytes,
             rate_max: self.rate_max.or(usual.rate_max),
             engine: self.engine.unwrap_or(usual.engine),
-            // A demanded chunk size is used as it is; what is learned may choose another.
-            learning: usual.learning.filter(|_| self.chunk_bytes.is_none()),
+            through: self.through.or(usual.through),
             ..usual
         }
     }
@@ -51,10 +52,7 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        learning::{Learning, Lessons},
-        store::Tuning,
-    };
+    use crate::store::Tuning;
 
     /// Settings for a network, where a demand has to win too.
     fn network() -> Settings {
@@ -63,13 +61,6 @@ mod tests {
             depth: 16,
         };
         web.applied_to(Settings::default(), [])
-    }
-
-    fn learning() -> Settings {
-        Settings {
-            learning: Some(Learning::new(Lessons::new, |_, _| {})),
-            ..Settings::default()
-        }
     }
 
     #[test]
@@ -81,6 +72,7 @@ mod tests {
             staging_bytes: Some(32 << 20),
             rate_max: Some(Rate(1e6)),
             engine: Some(DriveEngine::Pool),
+            through: None,
         };
         for usual in [Settings::default(), network()] {
             let settings = demand.over(usual);
@@ -124,15 +116,5 @@ mod tests {
             ..small
         };
         assert!(fixed.over(Settings::default()).check().is_err());
-    }
-
-    #[test]
-    fn a_demanded_chunk_size_is_not_changed_by_what_is_learned() {
-        let demand = Demand {
-            chunk_bytes: Some(1 << 20),
-            ..Demand::default()
-        };
-        assert!(demand.over(learning()).learning.is_none());
-        assert!(Demand::default().over(learning()).learning.is_some());
     }
 }

@@ -139,8 +139,8 @@ impl Store for Files {
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
         let settings = lane.settings;
         Ok(match (lane.track, lane.place) {
-            (Track::Drive, Place::Gpu(_)) if settings.gds.when() != GdsUse::Off => {
-                let (gds, depth) = (settings.gds.clone(), settings.depth);
+            (Track::Drive, Place::Gpu(_)) if settings.gds != GdsUse::Off => {
+                let (gds, depth) = (lane.gds.clone(), settings.depth);
                 Box::new(Mixed::with_cufile(drive_engine(settings, lane.depth())?, gds, depth))
             }
             (Track::Drive, _) => drive_engine(settings, lane.depth())?,

@@ -1,9 +1,6 @@
 //! The choice of an executor's settings by the stores of its transfers: those for a drive, or those for a network.
 
-use std::path::{Path, PathBuf};
-
-use straightway_core::Result;
-use straightway_sys::FreeMemory;
+use std::path::PathBuf;
 
 use super::{Location, Tuning};
 use crate::settings::Settings;
@@ -35,28 +32,21 @@ impl Medium {
         }
     }
 
-    /// The settings of an executor for it. `drive` returns those for the drive of a path. `sizes` are those of the
-    /// objects, where they are known: see [`Tuning::applied_to`]. Rings are smaller in a control group that leaves this
-    /// process little memory ([`Settings::within`]).
-    pub fn settings(
-        &self,
-        sizes: impl IntoIterator<Item = u64>,
-        drive: impl FnOnce(&Path) -> Result<Settings>,
-    ) -> Result<Settings> {
-        let usual = match self {
-            Self::Drive(path) => drive(path)?,
+    /// The settings of an executor for it, given those for the drive. `sizes` are those of the objects, where they are
+    /// known: see [`Tuning::applied_to`].
+    pub fn settings(&self, sizes: impl IntoIterator<Item = u64>, drive: Settings) -> Settings {
+        match self {
+            Self::Drive(_) => drive,
             Self::Network(tuning) => tuning.applied_to(Settings::default(), sizes),
-        };
-        Ok(match FreeMemory::in_groups() {
-            Some(free) => usual.within(free.bytes),
-            None => usual,
-        })
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{ffi::OsStr, sync::Arc};
+
+    use straightway_core::Result;
 
     use super::*;
     use crate::{
@@ -110,24 +100,16 @@ mod tests {
         let (first, second) = (Location::from("/a/first"), Location::from("/b/second"));
         let medium = Medium::of([&first, &second]);
         assert_eq!(medium, Medium::Drive("/a/first".into()));
-        let settings = medium.settings([64 << 10; 9], |path| {
-            assert_eq!(path, Path::new("/a/first"));
-            Ok(Settings {
-                depth: 7,
-                ..Settings::default()
-            })
-        });
-        let settings = settings.unwrap();
-        assert_eq!(
-            (settings.chunk_bytes, settings.depth),
-            (Settings::default().chunk_bytes, 7)
-        );
+        let of_drive = Settings {
+            depth: 7,
+            ..Settings::default()
+        };
+        assert_eq!(medium.settings([64 << 10; 9], of_drive.clone()), of_drive);
     }
 
     #[test]
     fn one_object_on_a_network_is_enough_for_the_settings_of_a_network() {
         let file = Location::from("/a/file");
-        let no_drive = |_: &Path| -> Result<Settings> { panic!("no drive is looked up") };
         for ends in [
             vec![web(WEB)],
             vec![file.clone(), web(WEB)],
@@ -135,9 +117,9 @@ mod tests {
         ] {
             let medium = Medium::of(&ends);
             assert_eq!(medium, Medium::Network(WEB));
-            let large = medium.settings([], no_drive).unwrap();
+            let large = medium.settings([], Settings::default());
             assert_eq!(large.chunk_bytes, WEB.chunk_bytes);
-            let small = medium.settings([64 << 10; 9], no_drive).unwrap();
+            let small = medium.settings([64 << 10; 9], Settings::default());
             assert_eq!(small.chunk_bytes, 64 << 10);
         }
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use straightway_core::{Choice, Place, Route, random::Seed};
-use straightway_io::{GdsUse, Settings, settings::DriveEngine, wrapper::faulty::Faults};
+use straightway_core::{Choice, Place, Result, Route, random::Seed};
+use straightway_io::{Executor, ExecutorParts, GdsUse, Settings, settings::DriveEngine, wrapper::faulty::Faults};
 
 use crate::{extents::Shape, mounts::System};
 
@@ -161,8 +161,8 @@ impl Case {
         VERBS[(first.expect("it is one of them") + job as usize) % VERBS.len()]
     }
 
-    /// The settings of its executor.
-    pub(crate) fn settings(&self) -> Settings {
+    /// Its executor.
+    pub(crate) fn executor(&self) -> Result<Executor> {
         let mut rng = Seed(self.seed).part(self.number).rng();
         let least = self.chunk_bytes * u64::from(self.lanes);
         let room = if self.is_ample { least.max(16 << 20) } else { least };
@@ -172,7 +172,7 @@ impl Case {
             late_per_mille: 150,
             ..Faults::default()
         };
-        Settings {
+        let settings = Settings {
             drive_lanes: self.lanes,
             ring_lanes: self.lanes,
             cached_lanes: self.lanes,
@@ -186,10 +186,14 @@ impl Case {
             pinned_bytes: room * 4,
             ring_first: rng.below(3) == 0,
             engine: self.engine,
-            faults: self.is_faulty.then_some(faults),
-            gds: self.gds.into(),
+            gds: self.gds,
             ..Settings::default()
-        }
+        };
+        let parts = ExecutorParts {
+            faults: self.is_faulty.then_some(faults),
+            ..ExecutorParts::default()
+        };
+        Executor::with_parts(settings, parts)
     }
 
     /// Whether a demanded route may be refused: the file system or the region's address may not support it.

@@ -39,7 +39,7 @@ pub(crate) struct Outcome {
 
 /// Runs the jobs of a case in sequence, in a folder below `base`. The error says what is wrong.
 pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
-    let executor = Executor::new(case.settings()).map_err(|e| e.to_string())?;
+    let executor = case.executor().map_err(|e| e.to_string())?;
     let mut outcome = Outcome::default();
     for number in 0..case.jobs {
         let folder = tempfile::tempdir_in(base).map_err(|e| e.to_string())?;

@@ -14,14 +14,7 @@ use crate::store::conforms;
 
 /// The bucket of the tests' server.
 fn bucket(weed: &S3Server) -> S3 {
-    let mut access = S3Access::default();
-    for (name, value) in [
-        ("endpoint_url", weed.url().as_str()),
-        ("access_key_id", S3Server::ACCESS_KEY_ID),
-        ("secret_access_key", S3Server::SECRET_ACCESS_KEY),
-    ] {
-        access.set(name, value).unwrap();
-    }
+    let access = S3Access::with_keys(&weed.url(), S3Server::ACCESS_KEY_ID, S3Server::SECRET_ACCESS_KEY);
     let network = Network::new(straightway_net::NetworkSettings::default());
     S3::new(S3Server::BUCKET, &access, &network).unwrap()
 }

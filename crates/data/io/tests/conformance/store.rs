@@ -13,7 +13,7 @@ use std::{
 
 use straightway_core::{ErrorKind, Place};
 use straightway_io::{
-    Settings,
+    Gds, Settings,
     store::{
         CommitMode, Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named, Removal,
         Store, StoreExt, Tag, Verb, list_all, open_one,
@@ -526,6 +526,7 @@ fn the_engines_of_every_store_conform() {
                 track,
                 place,
                 settings: &settings,
+                gds: &Gds::default(),
             };
             let mut made = store.engine(&lane).unwrap();
             match store.facts().family {

@@ -97,7 +97,7 @@ impl LiveProbe {
 
 fn transfer(path: &Path, gds: GdsUse) -> Result<Receipt> {
     let executor = Executor::new(Settings {
-        gds: gds.into(),
+        gds,
         ..Settings::default()
     })?;
     let file = Arc::new(File::open(path)?);

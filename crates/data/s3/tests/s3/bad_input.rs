@@ -12,7 +12,7 @@ use straightway_io::{
     store::{Missing, list_all},
 };
 use straightway_lab::S3Server;
-use straightway_s3::{S3, S3Access};
+use straightway_s3::{AccessKeys, CredentialSource, CustomerKey, S3, S3Access};
 
 use super::{
     access, network, open, read,
@@ -75,8 +75,7 @@ fn refusals_of_a_real_server_name_the_object_and_have_a_hint() {
     let error = list_all(&bucket).unwrap_err();
     assert!(full_text(&error).contains("no-such-bucket"), "{}", full_text(&error));
 
-    let mut wrong = good.clone();
-    wrong.set("secret_access_key", "wrong-secret").unwrap();
+    let wrong = S3Access::with_keys(&weed.url(), S3Server::ACCESS_KEY_ID, "wrong-secret");
     let error = open(&store(&wrong), "x").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(
@@ -84,7 +83,7 @@ fn refusals_of_a_real_server_name_the_object_and_have_a_hint() {
         "{}",
         full_text(&error)
     );
-    wrong.set("access_key_id", "wrong-id").unwrap();
+    let wrong = S3Access::with_keys(&weed.url(), "wrong-id", "wrong-secret");
     let error = list_all(&store(&wrong)).unwrap_err();
     assert!(
         full_text(&error).contains("check the access key id"),
@@ -94,7 +93,7 @@ fn refusals_of_a_real_server_name_the_object_and_have_a_hint() {
 
     weed.put("denied", vec![1]);
     let mut nobody = good.clone();
-    nobody.set("anonymous", "true").unwrap();
+    nobody.credentials = CredentialSource::Anonymous;
     let error = open(&store(&nobody), "denied").unwrap_err();
     assert!(
         full_text(&error).contains("access is denied to anonymous access"),
@@ -247,14 +246,25 @@ fn invalid_names_are_refused_without_a_request() {
     assert_eq!(server.requests(), 0);
 }
 
+const CUSTOMER_KEY: &str = "aGlkZGVuIGhpZGRlbiBoaWRkZW4gaGlkZGVuIGhpZGQ=";
+
+/// The access of the test server, with a session token.
+fn with_token(url: &str, token: &str) -> S3Access {
+    S3Access {
+        credentials: CredentialSource::Keys(AccessKeys {
+            access_key_id: S3Server::ACCESS_KEY_ID.to_owned(),
+            secret_access_key: S3Server::SECRET_ACCESS_KEY.to_owned(),
+            session_token: Some(token.to_owned()),
+        }),
+        ..access(url)
+    }
+}
+
 #[test]
 fn neither_a_store_nor_its_objects_show_secrets_in_debug() {
     let server = Server::start(|_, request| Reply::of_object(request, 1, "\"1\"", |_, _| vec![1]));
-    let mut access = access(&server.url());
-    access.set("session_token", "hidden-token").unwrap();
-    access
-        .set("sse_customer_key", "aGlkZGVuIGhpZGRlbiBoaWRkZW4gaGlkZGVuIGhpZGQ=")
-        .unwrap();
+    let mut access = with_token(&server.url(), "hidden-token");
+    access.customer_key = Some(CustomerKey::new(CUSTOMER_KEY).unwrap());
     let store = S3::new("lab", &access, &network()).unwrap();
     let opened = open(&store, "x").unwrap();
     let shown = format!("{access:?}{store:?}{opened:?}");
@@ -271,12 +281,11 @@ fn neither_a_store_nor_its_objects_show_secrets_in_debug() {
 
 #[test]
 fn every_request_has_the_configured_headers() {
-    let key = "aGlkZGVuIGhpZGRlbiBoaWRkZW4gaGlkZGVuIGhpZGQ=";
     let server = Server::start(move |_, request| {
         let has = |name: &str, value: &str| request.header(name) == Some(value);
         let signed = request.header("authorization").unwrap_or_default().to_owned();
         let is_right = has("x-amz-request-payer", "requester")
-            && has("x-amz-server-side-encryption-customer-key", key)
+            && has("x-amz-server-side-encryption-customer-key", CUSTOMER_KEY)
             && has("x-amz-security-token", "a-token")
             && signed.contains("x-amz-server-side-encryption-customer-key-md5")
             && signed.contains("/eu-west-1/s3/aws4_request")
@@ -288,27 +297,25 @@ fn every_request_has_the_configured_headers() {
             Reply::error(400, "Unexpected")
         }
     });
-    let mut access = access(&server.url());
-    for (name, value) in [
-        ("requester_pays", "true"),
-        ("sse_customer_key", key),
-        ("session_token", "a-token"),
-        ("region", "eu-west-1"),
-    ] {
-        access.set(name, value).unwrap();
-    }
+    let access = S3Access {
+        requester_pays: true,
+        customer_key: Some(CustomerKey::new(CUSTOMER_KEY).unwrap()),
+        region: Some("eu-west-1".to_owned()),
+        ..with_token(&server.url(), "a-token")
+    };
     let store = S3::new("lab", &access, &network()).unwrap();
     assert_eq!(read(&store, "a b?versionId=v.1-_").unwrap(), b"yes");
 }
 
 #[test]
 fn invalid_access_settings_are_refused_when_a_store_is_created() {
-    let mut half = S3Access::default();
-    half.set("access_key_id", "wrong-id").unwrap();
+    let half = S3Access::with_keys("http://127.0.0.1:9", "wrong-id", "");
     let error = S3::new("lab", &half, &network()).unwrap_err();
     assert!(full_text(&error).contains("secret_access_key"));
-    let mut endpoint = S3Access::default();
-    endpoint.set("endpoint_url", "localhost:9000").unwrap();
+    let endpoint = S3Access {
+        endpoint: Some("localhost:9000".to_owned()),
+        ..S3Access::default()
+    };
     let error = S3::new("lab", &endpoint, &network()).unwrap_err();
     assert!(full_text(&error).contains("http://HOST[:PORT]"));
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use reqsign_core::time::Timestamp;
-use straightway_s3::{Environment, S3, S3Access};
+use straightway_s3::{CredentialSource, Environment, S3, S3Access};
 
 use super::{
     network, open, read,
@@ -39,13 +39,17 @@ fn server_of(id: &'static str) -> Server {
 }
 
 #[track_caller]
-fn reads_as(id: &'static str, pairs: &[(&str, &str)], options: &[(&str, &str)]) {
+fn reads_as(id: &'static str, pairs: &[(&str, &str)]) {
+    reads_with(id, S3Access::of(environment(pairs)));
+}
+
+#[track_caller]
+fn reads_with(id: &'static str, access: S3Access) {
     let server = server_of(id);
-    let mut access = S3Access::of(environment(pairs));
-    access.set("endpoint_url", &server.url()).unwrap();
-    for (name, value) in options {
-        access.set(name, value).unwrap();
-    }
+    let access = S3Access {
+        endpoint: Some(server.url()),
+        ..access
+    };
     let store = S3::new("lab", &access, &network()).unwrap();
     assert_eq!(read(&store, "x").unwrap(), b"ok");
 }
@@ -53,11 +57,13 @@ fn reads_as(id: &'static str, pairs: &[(&str, &str)], options: &[(&str, &str)]) 
 #[test]
 fn keys_come_from_the_environment_or_the_call() {
     let both = [("AWS_ACCESS_KEY_ID", "FROMENV"), ("AWS_SECRET_ACCESS_KEY", "secret")];
-    reads_as("FROMENV", &both, &[]);
-    reads_as(
+    reads_as("FROMENV", &both);
+    reads_with(
         "FROMCALL",
-        &both,
-        &[("access_key_id", "FROMCALL"), ("secret_access_key", "s")],
+        S3Access {
+            environment: environment(&both),
+            ..S3Access::with_keys("", "FROMCALL", "s")
+        },
     );
 }
 
@@ -81,11 +87,18 @@ fn keys_come_from_profiles_in_both_files() {
         ("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap()),
         ("AWS_CONFIG_FILE", config.to_str().unwrap()),
     ];
-    reads_as("FROMDEFAULT", &files, &[]);
-    reads_as("FROMWORK", &[&files[..], &[("AWS_PROFILE", "work")]].concat(), &[]);
+    reads_as("FROMDEFAULT", &files);
+    reads_as("FROMWORK", &[&files[..], &[("AWS_PROFILE", "work")]].concat());
     // A profile named in the call takes precedence over the environment.
     let env = [("AWS_ACCESS_KEY_ID", "FROMENV"), ("AWS_SECRET_ACCESS_KEY", "secret")];
-    reads_as("FROMCONFIG", &[&files[..], &env[..]].concat(), &[("profile", "lab")]);
+    let profile = Some("lab".to_owned());
+    reads_with(
+        "FROMCONFIG",
+        S3Access {
+            credentials: CredentialSource::Found { profile },
+            ..S3Access::of(environment(&[&files[..], &env[..]].concat()))
+        },
+    );
 }
 
 #[test]
@@ -139,7 +152,7 @@ fn keys_come_from_a_process() {
         format!("[default]\ncredential_process = {} --arg\n", program.display()),
     )
     .unwrap();
-    reads_as("FROMPROCESS", &[("AWS_CONFIG_FILE", config.to_str().unwrap())], &[]);
+    reads_as("FROMPROCESS", &[("AWS_CONFIG_FILE", config.to_str().unwrap())]);
 }
 
 #[test]
@@ -153,7 +166,7 @@ fn keys_come_from_the_container() {
         ("AWS_CONTAINER_CREDENTIALS_FULL_URI", url.as_str()),
         ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "a-token"),
     ];
-    reads_as("FROMCONTAINER", &pairs, &[]);
+    reads_as("FROMCONTAINER", &pairs);
 }
 
 #[test]
@@ -165,11 +178,7 @@ fn keys_come_from_the_instance() {
         (_, "/latest/meta-data/iam/security-credentials/role") => Reply::new(200, &[], temporary("FROMINSTANCE")),
         _ => Reply::new(404, &[], ""),
     });
-    reads_as(
-        "FROMINSTANCE",
-        &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url())],
-        &[],
-    );
+    reads_as("FROMINSTANCE", &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url())]);
 }
 
 #[test]
@@ -185,7 +194,7 @@ fn a_cached_token_with_some_minutes_left_is_used_and_not_requested_for_every_rea
     let server = server_of("SHORT");
     let url = format!("{}/credentials", service.url());
     let mut access = S3Access::of(environment(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
-    access.set("endpoint_url", &server.url()).unwrap();
+    access.endpoint = Some(server.url());
     let store = S3::new("lab", &access, &network()).unwrap();
     for name in ["x", "y", "z"] {
         assert_eq!(read(&store, name).unwrap(), b"ok");
@@ -211,7 +220,7 @@ fn expired_tokens_are_renewed_and_the_request_is_sent_again() {
     });
     let url = format!("{}/credentials", service.url());
     let mut access = S3Access::of(environment(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
-    access.set("endpoint_url", &server.url()).unwrap();
+    access.endpoint = Some(server.url());
     let store = S3::new("lab", &access, &network()).unwrap();
     let opened = open(&store, "x").unwrap();
     assert_eq!(given.load(Ordering::Relaxed), 1);
@@ -230,7 +239,7 @@ fn a_token_that_stays_expired_is_an_error_and_not_a_loop() {
         ("AWS_SESSION_TOKEN", "a-secret-token"),
     ];
     let mut access = S3Access::of(environment(&pairs));
-    access.set("endpoint_url", &server.url()).unwrap();
+    access.endpoint = Some(server.url());
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
     let text = format!("{error} {}", error.hint().unwrap());
@@ -246,7 +255,7 @@ fn a_token_that_stays_expired_is_an_error_and_not_a_loop() {
 fn without_credentials_the_hint_says_how_to_set_them() {
     let server = server_of("NONE");
     let mut access = S3Access::of(environment(&[("AWS_EC2_METADATA_DISABLED", "true")]));
-    access.set("endpoint_url", &server.url()).unwrap();
+    access.endpoint = Some(server.url());
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
     assert!(error.hint().unwrap().contains("AWS_ACCESS_KEY_ID"), "{error}");
@@ -307,7 +316,7 @@ fn the_command_of_a_process_is_split_as_a_shell_splits_it() {
             temporary("FROMWORDS")
         );
         let (_folder, config) = process(&text, line);
-        reads_as("FROMWORDS", &[("AWS_CONFIG_FILE", &config)], &[]);
+        reads_as("FROMWORDS", &[("AWS_CONFIG_FILE", &config)]);
     }
 }
 
@@ -411,17 +420,17 @@ fn roles_are_assumed_at_the_service_of_the_environment() {
     let url = format!("{}/sts", sts.url());
     let endpoint = ("AWS_ENDPOINT_URL_STS", url.as_str());
     let files = ("AWS_CONFIG_FILE", config.to_str().unwrap());
-    reads_as("ASSUMEDACCESSKEY", &[endpoint, files, ("AWS_PROFILE", "role")], &[]);
+    reads_as("ASSUMEDACCESSKEY", &[endpoint, files, ("AWS_PROFILE", "role")]);
     let identity = [
         ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/worker"),
         ("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap()),
     ];
-    reads_as("ASSUMEDACCESSKEY", &[&[endpoint][..], &identity].concat(), &[]);
+    reads_as("ASSUMEDACCESSKEY", &[&[endpoint][..], &identity].concat());
     assert_eq!(sts.requests(), 2);
     // An unusable address is named if it is needed, and only then.
     let wrong = ("AWS_ENDPOINT_URL_STS", "hush.example");
     let error = failure(&[&[wrong][..], &identity].concat());
     assert!(error.contains("AWS_ENDPOINT_URL_STS"), "{error}");
     let keys = [("AWS_ACCESS_KEY_ID", "FROMENV"), ("AWS_SECRET_ACCESS_KEY", "secret")];
-    reads_as("FROMENV", &[&[wrong][..], &keys].concat(), &[]);
+    reads_as("FROMENV", &[&[wrong][..], &keys].concat());
 }

@@ -32,15 +32,7 @@ fn network() -> Arc<Network> {
 
 /// The access settings of the test server.
 fn access(url: &str) -> S3Access {
-    let mut access = S3Access::default();
-    for (name, value) in [
-        ("endpoint_url", url),
-        ("access_key_id", S3Server::ACCESS_KEY_ID),
-        ("secret_access_key", S3Server::SECRET_ACCESS_KEY),
-    ] {
-        access.set(name, value).unwrap();
-    }
-    access
+    S3Access::with_keys(url, S3Server::ACCESS_KEY_ID, S3Server::SECRET_ACCESS_KEY)
 }
 
 fn store(access: &S3Access) -> S3 {

@@ -17,7 +17,7 @@ use straightway_io::{
 use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::{Network, suited};
 use straightway_s3::{
-    S3,
+    S3, S3Access,
     doctor::{CheckState, examine},
 };
 use straightway_webserver::ReceivedRequest;
@@ -34,14 +34,8 @@ const NOW: Durability = Durability::Unsynced;
 
 /// The bucket with read-only credentials.
 fn read_only(weed: &S3Server) -> S3 {
-    let mut access = access(&weed.url());
-    for (name, value) in [
-        ("access_key_id", S3Server::READER_ACCESS_KEY_ID),
-        ("secret_access_key", S3Server::READER_SECRET_ACCESS_KEY),
-    ] {
-        access.set(name, value).unwrap();
-    }
-    store(&access)
+    let (id, secret) = (S3Server::READER_ACCESS_KEY_ID, S3Server::READER_SECRET_ACCESS_KEY);
+    store(&S3Access::with_keys(&weed.url(), id, secret))
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(crate) fn small() -> Settings {
         gpu_lanes: 3,
         gpu_chunk_bytes: 32 << 10,
         pinned_bytes: 256 << 10,
-        gds: GdsUse::Off.into(),
+        gds: GdsUse::Off,
         ..Settings::default()
     }
 }

@@ -161,7 +161,7 @@ fn a_direct_save_from_a_gpu_keeps_the_header() {
         }
         let model = Model::open(&path).unwrap();
         let settings = Settings {
-            gds: GdsUse::Auto.into(),
+            gds: GdsUse::Auto,
             ..small()
         };
         let executor = Arc::new(Executor::new(settings).unwrap());

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use straightway_core::{ErrorKind, Leg, Place};
-use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
+use straightway_io::{Executor, wrapper::faulty::Faults};
 use straightway_weights::{Dtype, FileSaver, Held, Holding, Model, Selection, Shape};
 
 use crate::fixture::{Weights, assert_loads, folder, loader, small, weights, write};
@@ -176,16 +176,14 @@ fn a_failed_rewrite_leaves_no_new_files_and_keeps_the_old_ones() {
         .iter()
         .map(|n| fs::read(target.join(n)).unwrap())
         .collect();
-    let broken = Settings {
-        faults: Some(Faults {
-            seed: 3,
-            error_per_mille: 200,
-            error_code: 5,
-            ..Faults::default()
-        }),
-        ..small()
+    let faults = Faults {
+        seed: 3,
+        error_per_mille: 200,
+        error_code: 5,
+        ..Faults::default()
     };
-    let saver = FileSaver::new(Arc::new(Executor::new(broken).unwrap()));
+    let broken = Executor::with_parts(small(), faults.into()).unwrap();
+    let saver = FileSaver::new(Arc::new(broken));
     saver.rewrite(&model, &target, None).unwrap_err();
     let after: Vec<_> = names(&target)
         .iter()

@@ -151,16 +151,14 @@ fn tensors_in_memory_are_saved_into_a_store_or_leave_nothing() {
         bytes: Holding::Host(&bytes),
     }];
     let target = at(&store, "deep/t.safetensors");
-    let broken = Settings {
-        faults: Some(Faults {
-            seed: 1,
-            error_per_mille: 1000,
-            error_code: 5,
-            ..Faults::default()
-        }),
-        ..Settings::default()
+    let faults = Faults {
+        seed: 1,
+        error_per_mille: 1000,
+        error_code: 5,
+        ..Faults::default()
     };
-    let saver = FileSaver::new(Arc::new(Executor::new(broken).unwrap()));
+    let broken = Executor::with_parts(Settings::default(), faults.into()).unwrap();
+    let saver = FileSaver::new(Arc::new(broken));
     saver.save_held(target.clone(), &held, &BTreeMap::new()).unwrap_err();
     assert!(store.list(&page()).unwrap().folders.is_empty());
     let saver = FileSaver::new(loader().executor);

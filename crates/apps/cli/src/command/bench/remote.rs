@@ -6,6 +6,7 @@ use serde_json::json;
 use straightway_core::{Bytes, Choice, Extent, Move, Rate, Receipt, Seconds, Uri};
 use straightway_io::{Executor, Handle, Objects, Region, Settings, Store, store::open_one};
 use straightway_report::{Cell, Column, Page, Table, Unit};
+use straightway_stores::Session;
 
 use super::Args;
 use crate::command::bar::points_bar;
@@ -16,7 +17,7 @@ const DEPTHS: [u32; 4] = [1, 4, 16, 32];
 
 /// Reads the object at every point, and reports the median of each.
 pub(super) fn run(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
-    let (store, name) = args.store.stores()?.find(uri)?;
+    let (store, name) = args.store.stores(&Session::new())?.find(uri)?;
     let object = open_one(&*store, &name)?;
     let bytes = object.object().bytes.min(args.size.0);
     anyhow::ensure!(bytes > 0, "cannot measure {uri}: it is empty");

@@ -2,27 +2,28 @@
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use clap::ValueEnum;
 use serde_json::json;
 use straightway_checkpoint::{Codec, SaverOptions};
 use straightway_core::{Bytes, Place, Rate, Seconds};
 use straightway_io::store::Location;
 use straightway_report::{Cell, Column, Page, Table, Unit};
+use straightway_stores::Session;
 
 use super::trial::{Round, Trial};
-use crate::command::{output::Output, selection_args::device, tuning::Tuning, watch::Watch};
+use crate::command::{
+    output::Output,
+    selection_args::device,
+    tuning::Tuning,
+    watch::Watch,
+    words::{Word, one_of},
+};
 
 /// How chunks are compressed.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum CodecChoice {
-    /// Not at all.
-    #[default]
-    Raw,
-    /// By Zstandard.
-    Zstd,
-    /// By LZ4.
-    Lz4,
-}
+const CODECS: [Word<Codec>; 3] = [
+    ("raw", Codec::Raw, "Not at all"),
+    ("zstd", Codec::Zstd, "By Zstandard"),
+    ("lz4", Codec::Lz4, "By LZ4"),
+];
 
 /// Save and restore a state of a given size, round by round, as MLPerf Storage does.
 ///
@@ -51,8 +52,8 @@ pub(super) struct Args {
     device: Place,
 
     /// How chunks are compressed.
-    #[arg(long, value_enum, default_value_t)]
-    codec: CodecChoice,
+    #[arg(long, value_parser = one_of(&CODECS), default_value = "raw")]
+    codec: Codec,
 
     /// The number of parity files.
     #[arg(long, value_name = "K", default_value_t = 0)]
@@ -66,28 +67,22 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let folder = Location::from(&args.folder);
+    let executor = args.tuning.write_executor(&Session::new(), &[&folder])?;
     let trial = Trial {
         ranks: args.ranks,
         bytes: args.size.0,
         rounds: args.rounds,
         place: args.device,
         options: SaverOptions {
-            codec: match args.codec {
-                CodecChoice::Raw => Codec::Raw,
-                CodecChoice::Zstd => Codec::Zstd,
-                CodecChoice::Lz4 => Codec::Lz4,
-            },
+            codec: args.codec,
             parity: args.parity,
             ..SaverOptions::default()
         },
-        settings: args.tuning.write_settings([&Location::from(&args.folder)])?,
+        settings: executor.settings().clone(),
         progress: Arc::default(),
     };
-    let watch = Watch::begin(
-        &trial.progress,
-        trial.moved_bytes(),
-        Some(&Location::from(&args.folder)),
-    );
+    let watch = Watch::begin(&trial.progress, trial.moved_bytes(), Some(&folder));
     let rounds = trial.run(&args.folder)?;
     drop(watch);
     let json = json!({

@@ -4,6 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
 use straightway_checkpoint::{Checkpoint, Restorer, StepChange};
+use straightway_stores::Session;
 
 use super::print_lines;
 use crate::command::{output::print_json, stores::StoreArgs, tuning::Tuning, watch::Watch};
@@ -38,7 +39,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store = super::steps(&args.folder, &args.store)?;
-    let restorer = Restorer::new(args.tuning.settings([&store.location()], [])?)?;
+    let restorer = Restorer::on(&args.tuning.executor(&Session::new(), &[&store.location()])?);
     let (before, after) = (store.checkpoint(args.before)?, store.checkpoint(args.after)?);
     let bytes = |checkpoint: &Checkpoint| checkpoint.manifest().bytes();
     let bytes = bytes(&before).saturating_add(bytes(&after));

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 use serde_json::json;
 use straightway_checkpoint::{EXPORT_BYTES, Restorer};
 use straightway_core::Bytes;
-use straightway_io::Executor;
+use straightway_stores::Session;
 use straightway_weights::FileSaver;
 
 use super::{StepArgs, print_lines};
@@ -36,11 +36,13 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let session = Session::new();
     let checkpoint = args.step.open()?;
-    let target = args.step.store.stores()?.locate(&args.target)?;
-    let settings = args.tuning.write_settings([&checkpoint.location(), &target])?;
-    let mut saver = FileSaver::new(Arc::new(Executor::new(settings.clone())?));
-    let restorer = Restorer::new(settings)?;
+    let target = args.step.store.stores(&session)?.locate(&args.target)?;
+    let ends = [&checkpoint.location(), &target];
+    let executor = args.tuning.write_executor(&session, &ends)?;
+    let restorer = Restorer::new(executor.settings().clone())?;
+    let mut saver = FileSaver::new(Arc::new(executor));
     saver.progress = Arc::clone(restorer.progress());
     let bytes = checkpoint.manifest().bytes().saturating_mul(2);
     let watch = Watch::begin(restorer.progress(), bytes, Some(&target));

@@ -5,6 +5,7 @@ use std::{process::ExitCode, time::Instant};
 use serde_json::json;
 use straightway_checkpoint::{Fetched, Restorer};
 use straightway_core::{Bytes, Place, Rate, Seconds};
+use straightway_stores::Session;
 
 use super::{StepArgs, print_lines};
 use crate::command::{output::print_json, selection_args::device, tuning::Tuning, watch::Watch};
@@ -31,7 +32,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.step.open()?;
-    let restorer = Restorer::new(args.tuning.settings([&checkpoint.location()], [])?)?;
+    let restorer = Restorer::on(&args.tuning.executor(&Session::new(), &[&checkpoint.location()])?);
     let manifest = checkpoint.manifest();
     let tensors: Vec<_> = manifest.tensors.iter().collect();
     let watch = Watch::begin(restorer.progress(), manifest.bytes(), None);

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use straightway_checkpoint::Restorer;
 use straightway_core::Bytes;
+use straightway_stores::Session;
 
 use super::{StepArgs, print_lines};
 use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
@@ -27,7 +28,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.step.open()?;
-    let restorer = Restorer::new(args.tuning.settings([&checkpoint.location()], [])?)?;
+    let restorer = Restorer::on(&args.tuning.executor(&Session::new(), &[&checkpoint.location()])?);
     let manifest = checkpoint.manifest();
     let images = manifest.image_bytes();
     let watch = Watch::begin(restorer.progress(), images, None);

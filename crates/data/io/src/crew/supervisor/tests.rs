@@ -20,6 +20,7 @@ use crate::{
     engine::{Capabilities, Engine, pool::Pool},
     job::Job,
     lane::{Parts, Ring, Settle},
+    parts::{ExecutorParts, Outfit},
     request::{Done, Io},
     settings::Settings,
     stage::HostStage,
@@ -166,7 +167,8 @@ fn job(folder: &Path, byte: u8) -> (Job, Arc<Region>) {
     };
     let choice = Choice::Only(Route::Buffered);
     let (files, ask) = (vec![file].into(), choice.into());
-    let job = Job::with_region(Direction::In, files, vec![whole], &region, ask, &settings());
+    let outfit = Outfit::new(settings(), ExecutorParts::default());
+    let job = Job::with_region(Direction::In, files, vec![whole], &region, ask, &outfit);
     let job = job.unwrap();
     (job, region)
 }

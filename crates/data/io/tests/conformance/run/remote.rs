@@ -132,14 +132,7 @@ fn on_s3(case: &Case, contents: &[Vec<u8>], rng: &mut Rng) -> (Served, Objects) 
         weed.put(&format!("{prefix}/{number}"), content.clone());
     }
     let proxy = FaultProxy::start(&weed.address(), faults(rng)).unwrap();
-    let mut access = S3Access::default();
-    for (name, value) in [
-        ("endpoint_url", proxy.url().as_str()),
-        ("access_key_id", S3Server::ACCESS_KEY_ID),
-        ("secret_access_key", S3Server::SECRET_ACCESS_KEY),
-    ] {
-        access.set(name, value).unwrap();
-    }
+    let access = S3Access::with_keys(&proxy.url(), S3Server::ACCESS_KEY_ID, S3Server::SECRET_ACCESS_KEY);
     let store = S3::new(S3Server::BUCKET, &access, &Network::new(short_timeouts())).unwrap();
     let names = (0..contents.len()).map(|n| Named::new(format!("{prefix}/{n}")));
     let handles = store.open(&names.collect::<Vec<_>>()).unwrap();

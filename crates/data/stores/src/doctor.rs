@@ -1,20 +1,25 @@
-//! `straightway doctor URI` for stores without checks of their own: whether an object can be read, how fast, and the
-//! state of the connections.
+//! The doctor of URIs: whether a bucket or an object can be read, how fast, and the state of the connections. S3 has
+//! checks of its own.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Choice, Error, ErrorKind, Extent, Move, Rate, Receipt, Result, Uri};
+use straightway_core::{Choice, Error, ErrorKind, Extent, Move, Rate, Receipt, Result, Scheme, Uri};
 use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
     store::{ListPage, Location, Missing, Registry, open_one},
 };
 use straightway_net::Remote;
-use straightway_s3::doctor::{CheckState, StoreCheck, connections};
+use straightway_s3::doctor::connections;
 
-use crate::hint::hint;
+pub use straightway_s3::doctor::{CheckState, StoreCheck};
+
+use crate::{
+    options::StoreOptions,
+    registry::{Configuration, environment, registry},
+};
 
 /// The number of one-byte reads whose median is the latency.
 const LATENCY_READS: usize = 7;
@@ -31,10 +36,24 @@ const FIRST_PAGE: ListPage = ListPage {
     names_max: 1000,
 };
 
-/// Examines the named object, or the largest one in the named folder.
-pub(super) fn examine(stores: &Registry, uri: &Uri) -> Vec<StoreCheck> {
+/// Examines the named bucket, or the named object, or the largest one in the named folder. With `writes`, whether a
+/// bucket can be written to. `hint` words the hint of an error for the user.
+///
+/// # Errors
+///
+/// If there is no such store. All other errors are checks.
+pub fn examine(
+    options: &StoreOptions,
+    uri: &Uri,
+    writes: bool,
+    hint: impl Fn(&Error) -> Option<String>,
+) -> Result<Vec<StoreCheck>> {
+    if uri.scheme() == Scheme::S3 {
+        let bucket = Configuration::new(options.clone(), environment()).bucket(uri.authority())?;
+        return Ok(straightway_s3::doctor::examine(&bucket, uri.name(), writes));
+    }
     let mut checks = Vec::new();
-    if let Err((name, error)) = run_checks(stores, uri, &mut checks) {
+    if let Err((name, error)) = run_checks(&registry(options, environment()), uri, &mut checks) {
         checks.push(StoreCheck {
             name,
             state: CheckState::Wrong,
@@ -42,7 +61,7 @@ pub(super) fn examine(stores: &Registry, uri: &Uri) -> Vec<StoreCheck> {
             mend: hint(&error),
         });
     }
-    checks
+    Ok(checks)
 }
 
 /// A check that failed, by its name.

@@ -1,4 +1,5 @@
-//! The tuning of the drive behind a path, looked up once per file system and process.
+//! The facts about drives: measured by `straightway bench`, and learned by earlier transfers. Looked up once for each
+//! file system and block device.
 
 use std::{
     collections::BTreeMap,
@@ -11,11 +12,9 @@ use straightway_core::Result;
 use straightway_io::Learning;
 use straightway_probe::{learned::Learned, profile::DriveTuning};
 
-use crate::per_process::PerProcess;
-
-/// The tuning of a drive.
+/// What is known about a drive.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DriveInfo {
+pub(crate) struct Drive {
     /// The measured settings, if it was measured.
     pub(crate) tuning: Option<DriveTuning>,
     /// The settings that transfers learn while they run.
@@ -25,25 +24,27 @@ pub(crate) struct DriveInfo {
 /// Whether it is a block device instead of a file system, and its device number.
 type DriveKey = (bool, u64);
 
-/// The drive of each file system and block device.
-static KNOWN: PerProcess<BTreeMap<DriveKey, DriveInfo>> = PerProcess::new();
+/// The known drives.
+#[derive(Debug, Default)]
+pub(crate) struct Drives(BTreeMap<DriveKey, Drive>);
 
-/// The tuning of the drive behind `path`.
-pub(crate) fn of(path: &Path) -> Result<DriveInfo> {
-    // An invalid path fails later, when it is opened.
-    let Some((path, key)) = existing(path) else {
-        return Ok(DriveInfo::default());
-    };
-    let mut known = KNOWN.lock();
-    if let Some(one) = known.get(&key) {
-        return Ok(one.clone());
+impl Drives {
+    /// The drive behind a path.
+    pub(crate) fn of(&mut self, path: &Path) -> Result<Drive> {
+        // An invalid path fails later, when it is opened.
+        let Some((path, key)) = existing(path) else {
+            return Ok(Drive::default());
+        };
+        if let Some(drive) = self.0.get(&key) {
+            return Ok(drive.clone());
+        }
+        let drive = Drive {
+            tuning: DriveTuning::of(&path)?,
+            learning: Learned::of(&path),
+        };
+        self.0.insert(key, drive.clone());
+        Ok(drive)
     }
-    let one = DriveInfo {
-        tuning: DriveTuning::of(&path)?,
-        learning: Learned::of(&path),
-    };
-    known.insert(key, one.clone());
-    Ok(one)
 }
 
 /// The path, or its nearest ancestor that exists: a new file will be on the drive of that folder.
