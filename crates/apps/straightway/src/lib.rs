@@ -59,14 +59,20 @@
 //! A safetensors file, a folder or an index becomes a `Model`. One transfer loads the selected tensors into
 //! one region. See `docs/weights.md`.
 //!
+//! A `Session` has the stores of all schemes (paths, `s3:`, `https:`, `nvme-tcp:`), and an executor with the settings
+//! that suit the drive or the network. A program has one session.
+//!
 //! ```
 //! use std::{collections::BTreeMap, sync::Arc};
 //! use straightway::weights::{Dtype, FileSaver, Filters, Held, Holding, Loader, Model, Selection, Shape};
-//! use straightway::{Executor, Place, Settings};
+//! use straightway::{Place, Session, StoreOptions};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("model.safetensors");
-//! let executor = Arc::new(Executor::new(Settings::default())?);
+//! let session = Session::new();
+//! let stores = session.stores(&StoreOptions::default());
+//! let at = stores.locate(&path)?; // or "s3://bucket/model.safetensors"
+//! let executor = Arc::new(session.executor([&at])?);
 //! let held = |name, bytes| Held {
 //!     name,
 //!     dtype: Dtype::U8,
@@ -74,10 +80,10 @@
 //!     bytes: Holding::Host(bytes),
 //! };
 //! let tensors = [held("layers.0.weight", &[1; 6]), held("layers.1.weight", &[2; 6])];
-//! FileSaver::new(Arc::clone(&executor)).save_held(&path, &tensors, &BTreeMap::new())?;
+//! FileSaver::new(Arc::clone(&executor)).save_held(at.clone(), &tensors, &BTreeMap::new())?;
 //!
 //! // The second row of one of the two tensors: three bytes.
-//! let model = Model::open(&path)?;
+//! let model = Model::open(at)?;
 //! let filters: Filters = ["layers.1.*".parse()?].into_iter().collect();
 //! let selection = Selection::new(&model, &filters, &["0:1..2".parse()?])?;
 //! let mut loaded = Loader::new(executor).load(&model, &selection, Place::Host)?;
@@ -128,10 +134,15 @@
 //! - [`core`]: the basic types and the transfer planner; pure.
 //! - [`io`]: engines, wrappers, lanes, the executor.
 //! - [`copy`]: copies of files and folders; [`weights`]: the weights of models; [`checkpoint`]: checkpoints.
+//! - [`stores`]: all stores by URI, their options, and the session, which shares executors between transfers.
 //! - [`probe`]: the capabilities of this machine, and what is missing.
 //!
 //! The feature `planner` adds what plans and simulates clusters, pure and seeded: `planner`, which predicts what a
 //! cluster would do, the simulators `pcie` and `fabric`, and `scenario`, which reads, checks and sweeps their inputs.
+//! `compare` converts this machine's profile to measurements, with which the planner's predictions are compared.
+
+#[cfg(feature = "planner")]
+pub mod compare;
 
 pub use straightway_checkpoint as checkpoint;
 pub use straightway_copy as copy;
@@ -146,9 +157,11 @@ pub use straightway_planner as planner;
 pub use straightway_probe as probe;
 #[cfg(feature = "planner")]
 pub use straightway_scenario as scenario;
+pub use straightway_stores as stores;
 pub use straightway_weights as weights;
 
 pub use straightway_core::{
     Choice, Error, ErrorKind, Extent, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result, Route, Transfer,
 };
 pub use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, Ticket};
+pub use straightway_stores::{Session, StoreOptions};

@@ -133,6 +133,7 @@ impl S3 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::CredentialSource;
 
     #[test]
     fn probes_are_put_under_the_prefix_of_the_outermost_store() {

@@ -7,10 +7,11 @@ use crate::{
     files::{files, root, sources},
 };
 
-/// The crates that `package` depends on, according to cargo.
+/// The crates that `package` depends on without optional features, according to cargo.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "-p", package, "-e", "normal", "--prefix", "none"])
+        .arg("--no-default-features")
         .current_dir(root())
         .output()
         .unwrap();
@@ -37,19 +38,25 @@ const FORBIDDEN: &[(&str, &[&[&str]])] = &[
     ("fabric", &[&["report", "pcie"], SYSTEM]),
     ("planner", &[&["report", "view"], SYSTEM]),
     // io <- net <- the stores on web servers.
-    ("io", &[&["net", "probe"]]),
+    ("io", &[&["net", "probe", "stores"]]),
     ("net", &[&["https", "s3"]]),
     ("s3", &[&["https"]]),
     ("cache", &[&["https", "s3"]]),
     ("nvme", &[&["io", "sys"], SYSTEM]),
     ("nvme-host", &[&["nvme-target"]]),
     ("nvme-target", &[&["nvme-host", "io"]]),
-    ("copy", &[&["weights", "checkpoint", "probe", "net"]]),
-    ("weights", &[&["copy", "checkpoint", "probe", "net"]]),
-    ("checkpoint", &[&["copy", "probe", "net"]]),
+    ("copy", &[&["weights", "checkpoint", "probe", "net", "stores"]]),
+    ("weights", &[&["copy", "checkpoint", "probe", "net", "stores"]]),
+    ("checkpoint", &[&["copy", "probe", "net", "stores"]]),
+    ("stores", &[&["copy", "weights", "checkpoint", "nvme-target"]]),
     // `sys` tests with it.
     ("lab", &[&["io", "sys"]]),
-    ("straightway", &[&["cli", "python"]]),
+    ("straightway", &[&["cli", "python", "planner"]]),
+    // The command is a feature of the Python package.
+    (
+        "python",
+        &[&["cli", "planner", "pcie", "fabric", "scenario", "view", "nvme-target"]],
+    ),
 ];
 
 #[test]
