@@ -1,19 +1,16 @@
-//! Waits for background threads without holding the interpreter's lock, and checks for Ctrl-C.
+//! Waits for background work without holding the interpreter's lock, and checks for Ctrl-C.
 
 use std::{
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError, channel},
-    },
-    thread,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
     time::Duration,
 };
 
 use pyo3::prelude::*;
-use straightway_core::{Error, ErrorKind, Lock, Result};
-use straightway_io::Progress;
+use straightway_core::{Error, ErrorKind, Result};
+use straightway_io::{Completion, Progress, ThreadLimits, Threads};
 
-use crate::{error::OrRaise, log};
+use crate::{error::OrRaise, log, per_process::PerProcess};
 
 /// The interval between checks for signals such as Ctrl-C: below what a person notices.
 pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -21,28 +18,40 @@ pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// The maximum wait for a load that is stopped after its timeout.
 const STOP_MAX: Duration = Duration::from_secs(1);
 
+/// The threads that run the work of all calls. More calls than threads wait for each other.
+const THREADS: ThreadLimits = ThreadLimits {
+    threads: 64,
+    per_key: 64,
+    name: "straightway-work",
+};
+
+/// The threads of this process. A forked child starts its own.
+static WORKERS: PerProcess<Option<Threads<()>>> = PerProcess::new();
+
 /// Work on a background thread. Dropping this asks it to stop, and does not wait.
 #[derive(Debug)]
 pub(crate) struct Work<T> {
-    /// The lock is there only because Python objects may be shared between threads.
-    outcome: Lock<Receiver<Result<T>>>,
+    completion: Arc<Completion<Result<T>>>,
     progress: Arc<Progress>,
 }
 
 impl<T: Send + 'static> Work<T> {
-    /// Begins `work` on a thread of its own.
+    /// Begins `work` on a background thread.
     pub(crate) fn begin(progress: &Arc<Progress>, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
-        let (answer, outcome) = channel();
+        let completion = Arc::<Completion<Result<T>>>::default();
+        let publishes = Arc::clone(&completion);
         let run = move || {
-            // Sending fails if the work was dropped.
-            let _ = answer.send(work());
+            let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                let message = "it panicked: the message is on stderr, please report it";
+                Err(Error::new(ErrorKind::Transient, "finish", "the transfer", message))
+            });
+            publishes.publish(outcome);
         };
-        thread::Builder::new()
-            .name("straightway-work".to_owned())
-            .spawn(run)
-            .map_err(|e| Error::os("start", "a thread", e))?;
+        let mut workers = WORKERS.lock();
+        let given = workers.get_or_insert_with(|| Threads::new(THREADS)).run((), run);
+        given.map_err(|(error, _)| error)?;
         Ok(Self {
-            outcome: Lock::new(outcome),
+            completion,
             progress: Arc::clone(progress),
         })
     }
@@ -58,23 +67,19 @@ impl<T: Send + 'static> Work<T> {
 
     /// Waits like [`wait`](Self::wait), at most [`SIGNAL_CHECK_INTERVAL`]. Returns `None` if the work is still running.
     pub(crate) fn wait_briefly(&self, py: Python<'_>) -> PyResult<Option<T>> {
-        match py.detach(|| self.listen(SIGNAL_CHECK_INTERVAL)) {
-            Ok(outcome) => {
-                log::flush(py);
-                return outcome.or_raise().map(Some);
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                let message = "its thread ended without a result";
-                let error = Error::new(ErrorKind::Transient, "finish", "the transfer", message);
-                return Err(error).or_raise();
-            }
-            Err(RecvTimeoutError::Timeout) => {}
+        if py.detach(|| self.completion.wait_for(SIGNAL_CHECK_INTERVAL)) {
+            log::flush(py);
+            let outcome = self.completion.take().unwrap_or_else(|| {
+                let message = "its result was taken before";
+                Err(Error::new(ErrorKind::Invalid, "wait for", "the transfer", message))
+            });
+            return outcome.or_raise().map(Some);
         }
         // A record may say why the work takes long.
         if let Err(raised) = log::flush_or_stop(py).and_then(|()| py.check_signals()) {
             self.progress.cancel();
             // I/O in flight writes to memory that is about to be freed: wait for it.
-            let _ = py.detach(|| self.listen(Duration::MAX));
+            py.detach(|| drop(self.completion.take()));
             return Err(raised);
         }
         Ok(None)
@@ -84,17 +89,13 @@ impl<T: Send + 'static> Work<T> {
     /// to.
     pub(crate) fn stop(&self, py: Python<'_>) {
         self.progress.cancel();
-        let _ = py.detach(|| self.listen(STOP_MAX));
+        py.detach(|| self.completion.wait_for(STOP_MAX));
         log::flush(py);
     }
 
     /// The progress of the work.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
-    }
-
-    fn listen(&self, timeout: Duration) -> std::result::Result<Result<T>, RecvTimeoutError> {
-        self.outcome.lock().recv_timeout(timeout)
     }
 }
 

@@ -51,6 +51,8 @@ pub(crate) struct DirectIo {
     pub(crate) doubt: Option<Reason>,
     /// Whether the file is on an overlay. Its pages are then cached by the file system below.
     pub(crate) is_overlaid: bool,
+    /// The magic number of its file system, or 0: unknown, or a block device.
+    pub(crate) file_system: i128,
 }
 
 /// Facts about a file.
@@ -137,6 +139,7 @@ fn decide(facts: &Facts, leg: Leg) -> DirectIo {
         alignment,
         doubt,
         is_overlaid,
+        file_system: if facts.is_block_device { 0 } else { facts.file_system },
     };
     if facts.is_block_device {
         // The file system of its device node says nothing about the device.

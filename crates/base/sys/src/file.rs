@@ -27,7 +27,7 @@ use straightway_core::{Alignment, Error, ErrorKind, Extent, Leg, Object, Result,
 
 use crate::{
     direct::DirectIo,
-    file_system::is_memory,
+    file_system::{BTRFS, EXT, RAMFS, TMPFS, XFS},
     folder::{Folder, open_regular},
     identity::Identity,
     limit,
@@ -354,7 +354,18 @@ impl File {
 
     /// Whether its file system is in memory (tmpfs).
     pub fn is_in_memory(&self) -> bool {
-        is_memory(&self.buffered)
+        self.direct_io.file_system == TMPFS
+    }
+
+    /// Whether it is on a file system that answers from memory what is asked about an open file. A network or a FUSE
+    /// server may not answer, and a file system that is not known may be one of those.
+    pub fn is_on_local_file_system(&self) -> bool {
+        matches!(self.direct_io.file_system, EXT | XFS | BTRFS | TMPFS | RAMFS)
+    }
+
+    /// The number of the device of its file system.
+    pub fn device_id(&self) -> u64 {
+        self.first.device
     }
 
     /// The extents that are not holes, in order. The whole file if the file system does not know its holes.

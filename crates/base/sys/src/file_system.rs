@@ -11,11 +11,6 @@ pub(crate) const BTRFS: i128 = 0x9123_683e;
 pub(crate) const EXT: i128 = 0xef53;
 pub(crate) const XFS: i128 = 0x5846_5342;
 
-/// Whether a file is on tmpfs.
-pub(crate) fn is_memory(file: impl AsFd) -> bool {
-    file_system(file) == TMPFS
-}
-
 /// The magic number of a file's file system, and the bytes that are free on it, those reserved for root included.
 /// `None` if the file system does not say.
 pub(crate) fn file_system_and_free(file: impl AsFd) -> (i128, Option<u64>) {

@@ -13,6 +13,7 @@ pub mod cufile;
 mod direct;
 pub mod ending;
 pub mod ethtool;
+mod event;
 mod fiemap;
 pub mod file;
 mod file_pages;
@@ -51,6 +52,7 @@ pub mod tcp;
 pub mod uring;
 pub mod usage;
 
+pub use event::Event;
 pub use file::{File, IoPath};
 pub use file_pages::FilePages;
 pub use folder::Folder;

@@ -1,13 +1,15 @@
 //! Saves checkpoints: takes a snapshot while the job is paused, and writes it while the job runs.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc::channel},
-    thread::{Builder, JoinHandle},
+    thread::{self, Builder},
     time::Duration,
 };
 
 use straightway_core::{Error, ErrorKind, Extent, Result};
-use straightway_io::{Executor, Progress, Region};
+use straightway_io::{Completion, Executor, Progress, Region};
+use straightway_sys::Event;
 
 use straightway_weights::Holding;
 
@@ -77,6 +79,9 @@ impl Default for SaverOptions {
     }
 }
 
+/// The end of a flush: the memory of the snapshot and the result, or a panic.
+type FlushEnd = Completion<thread::Result<(Vec<Region>, Result<Flushed>)>>;
+
 /// Saves the state of one rank, one step after the other.
 #[derive(Debug)]
 pub struct CheckpointSaver {
@@ -94,7 +99,7 @@ pub struct CheckpointSaver {
     preparing: Option<Preparing>,
     /// Counts saves, so that no two use the same folder. All ranks count alike.
     sequence: u64,
-    in_flight: Option<JoinHandle<(Vec<Region>, Result<Flushed>)>>,
+    in_flight: Option<Arc<FlushEnd>>,
     /// The progress of the save under way.
     progress: Arc<Progress>,
     /// Whether all saves share their progress.
@@ -185,7 +190,13 @@ impl CheckpointSaver {
 
     /// Whether a save is under way.
     pub fn is_busy(&self) -> bool {
-        self.in_flight.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.in_flight.as_ref().is_some_and(|end| !end.is_ended())
+    }
+
+    /// An event that is raised when the save under way is over: [`wait`](Self::wait) then returns at once. `None` if
+    /// there is none.
+    pub fn ended(&self) -> Result<Option<Arc<Event>>> {
+        self.in_flight.as_ref().map(|end| end.event()).transpose()
     }
 
     /// Returns an error if a save is under way and this saver does not wait for it.
@@ -301,11 +312,19 @@ impl CheckpointSaver {
         let (sender, inbox) = channel();
         let image = Arc::new(image);
         let own = Arc::clone(&image);
-        let thread = Builder::new()
+        let end = Arc::<FlushEnd>::default();
+        let publishes = Arc::clone(&end);
+        let run = move || {
+            let ran = catch_unwind(AssertUnwindSafe(|| flush.run(&own, inbox.into_iter())));
+            // Nothing of the save is held when it is over.
+            drop((flush, own));
+            publishes.publish(ran);
+        };
+        Builder::new()
             .name("straightway-flush".to_owned())
-            .spawn(move || flush.run(&own, inbox.into_iter()))
+            .spawn(run)
             .map_err(|e| Error::os("start", "a flush", e))?;
-        self.in_flight = Some(thread);
+        self.in_flight = Some(end);
         for extent in segments {
             match self.pool.take(&image, sources, extent, chunk_bytes) {
                 // A flush that panicked no longer receives; `finish` returns its error.
@@ -344,11 +363,11 @@ impl CheckpointSaver {
 
     /// Waits for the save under way and takes its memory back.
     fn finish(&mut self) -> Result<Option<Flushed>> {
-        let Some(thread) = self.in_flight.take() else {
+        let Some(end) = self.in_flight.take() else {
             return Ok(None);
         };
-        let Ok((regions, outcome)) = thread.join() else {
-            let message = "its thread ended early";
+        let Some(Ok((regions, outcome))) = end.take() else {
+            let message = "its thread panicked: the message is on stderr, please report it";
             return Err(Error::new(ErrorKind::Transient, "finish", "a save", message));
         };
         for region in regions {

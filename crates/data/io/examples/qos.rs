@@ -104,7 +104,7 @@ fn race(executor: &Executor, file: &Arc<File>, shares: &[Share], seconds: f64) -
                         let files = vec![Arc::clone(file)];
                         let moves = whole(READ_BYTES);
                         let ask = Ask::new(DIRECT, &progress);
-                        let mut ticket = own.read(files, moves, &region, ask).unwrap();
+                        let ticket = own.read(files, moves, &region, ask).unwrap();
                         while !ticket.is_done() && !stop.load(Ordering::Relaxed) {
                             std::thread::sleep(Duration::from_millis(1));
                             last = progress.moved_bytes();

@@ -1,11 +1,11 @@
 //! The options of a job: route, progress and sync.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use straightway_core::{Choice, Delivery, Portion};
+use straightway_core::{Choice, Delivery, Portion, Receipt, Result};
 use straightway_sys::Region;
 
-use crate::{inspect::Inspect, objects::Objects, progress::Progress};
+use crate::{books::Books, inspect::Inspect, objects::Objects, progress::Progress};
 
 /// The options of a job. A [`Choice`] alone converts to one with that route.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Ask {
     /// Whether the job syncs what it writes when it ends. If not, a later job that writes to the same objects has to: a
     /// sync covers all of an object.
     pub syncs: bool,
+    /// Called at the end of the job.
+    pub at_end: Option<AtEnd>,
 }
 
 impl Ask {
@@ -26,7 +28,42 @@ impl Ask {
             choice,
             progress: Arc::clone(progress),
             syncs: true,
+            at_end: None,
         }
+    }
+
+    /// The same options with a function that is called once with the outcome of the job, after its checks and its sync
+    /// and before its ticket says that it has ended. If the transfer cannot be begun, it is not called.
+    ///
+    /// It runs on a thread of the executor, of which there are few: it should be short, and must not wait for another
+    /// job. If it panics, the job fails.
+    #[must_use]
+    pub fn then(self, function: impl Fn(&Result<Receipt>) + Send + Sync + 'static) -> Self {
+        Self {
+            at_end: Some(AtEnd(Arc::new(function))),
+            ..self
+        }
+    }
+}
+
+/// A function that is called at the end of a job: [`Ask::then`].
+#[derive(Clone)]
+pub struct AtEnd(Arc<dyn Fn(&Result<Receipt>) + Send + Sync>);
+
+impl AtEnd {
+    /// Calls it with the receipt of these books, or with the error.
+    pub(crate) fn call(&self, outcome: &Result<Books>) {
+        let outcome = match outcome {
+            Ok(books) => Ok(books.receipt()),
+            Err(error) => Err(error.again()),
+        };
+        (self.0)(&outcome);
+    }
+}
+
+impl fmt::Debug for AtEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AtEnd")
     }
 }
 

@@ -22,7 +22,7 @@ use straightway_core::{
 
 use crate::{
     job::Job,
-    tally::Tally,
+    tallies::Tallies,
     tenant::{Tenant, Traffic, Urgent},
     track::Track,
 };
@@ -82,12 +82,12 @@ struct State {
     is_closed: bool,
 }
 
-/// A job, with its weight tag. `answers` is dropped last: once all senders are gone, the job is dropped too.
+/// A job, with its weight tag. `tallies` is dropped last: at the job's end the lanes no longer hold the job.
 #[derive(Debug)]
 struct Entry {
     posted: Arc<Posted>,
     weight_s: f64,
-    answers: Sender<Tally>,
+    tallies: Tallies,
 }
 
 /// The next step of a lane.
@@ -105,7 +105,7 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) posted: Arc<Posted>,
-    pub(crate) answers: Sender<Tally>,
+    pub(crate) tallies: Tallies,
     /// Set if the job is alone on the board: the count of changes for which that holds.
     pub(crate) alone: Option<u64>,
 }
@@ -162,8 +162,8 @@ impl Board {
         &self.traffic
     }
 
-    /// Posts a job. Each lane that joins it sends its tally to `answers`.
-    pub(crate) fn post(&self, posted: Posted, answers: &Sender<Tally>, now_s: f64) {
+    /// Posts a job. Each lane that joins it adds its tally to `tallies`.
+    pub(crate) fn post(&self, posted: Posted, tallies: &Tallies, now_s: f64) {
         posted.tenant.arrive(now_s);
         let mut state = self.lock();
         let weight_s = state.virtual_s;
@@ -172,7 +172,7 @@ impl Board {
         state.entries.push(Entry {
             posted: Arc::new(posted),
             weight_s,
-            answers: answers.clone(),
+            tallies: tallies.clone(),
         });
         self.change();
     }
@@ -244,7 +244,7 @@ impl Board {
             tenant.serve(bytes, turn);
             let grant = Grant {
                 posted: Arc::clone(&entry.posted),
-                answers: entry.answers.clone(),
+                tallies: entry.tallies.clone(),
                 alone: (is_alone && tenant.is_free()).then(|| self.changes()),
             };
             return Next::Run(grant, chunk);

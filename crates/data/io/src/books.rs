@@ -77,6 +77,17 @@ pub struct Books {
     registrations: Option<(u64, f64)>,
     /// The rate limit of its jobs.
     rate_max: Option<Rate>,
+    /// The time and the CPU time that they cover, once they are sealed.
+    sealed: Option<Closing>,
+}
+
+/// What is measured when books are closed.
+#[derive(Clone, Copy, Debug)]
+struct Closing {
+    seconds: f64,
+    cpu: CpuTime,
+    /// Whether jobs ran meanwhile that are not in the books.
+    is_shared: bool,
 }
 
 impl Default for Books {
@@ -99,6 +110,7 @@ impl Books {
             sync: Duration::ZERO,
             registrations: None,
             rate_max: None,
+            sealed: None,
         }
     }
 
@@ -150,10 +162,31 @@ impl Books {
         self.name("service");
     }
 
+    /// Adds the jobs of other books.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (leg, bytes) in self.legs.iter_mut().zip(other.legs) {
+            *leg += bytes;
+        }
+        self.jobs += other.jobs;
+        self.mapped += other.mapped;
+        self.sync += other.sync;
+        if let Some((count, seconds)) = other.registrations {
+            let (known_count, known_seconds) = self.registrations.unwrap_or_default();
+            self.registrations = Some((known_count + count, known_seconds + seconds));
+        }
+        self.rate_max = other.rate_max;
+        other.engines.iter().for_each(|engine| self.name(engine));
+        self.add_counts(other.lanes, &other.tally);
+    }
+
     fn add_lanes(&mut self, lanes: &Tally) {
-        // Jobs run one after another on the same lanes and rings: their peaks do not add up.
-        self.lanes = self.lanes.max(lanes.lanes);
         lanes.engines().iter().for_each(|engine| self.name(engine));
+        self.add_counts(lanes.lanes, lanes);
+    }
+
+    fn add_counts(&mut self, count: u32, lanes: &Tally) {
+        // Jobs run one after another on the same lanes and rings: their peaks do not add up.
+        self.lanes = self.lanes.max(count);
         let staging = self.tally.staging_bytes_peak.max(lanes.staging_bytes_peak);
         let pinned = self.tally.pinned_bytes.max(lanes.pinned_bytes);
         self.tally.add(lanes);
@@ -177,14 +210,22 @@ impl Books {
         self.legs[0].max(self.legs[1])
     }
 
-    /// Whether jobs ran meanwhile that are not in these books.
-    fn is_shared(&self) -> bool {
-        BEGUN.load(Ordering::Relaxed) > self.opening.over + self.jobs
+    /// Ends the time that they cover: the receipt is of the end of the job, whenever its owner asks for it.
+    pub(crate) fn seal(&mut self) {
+        self.sealed = Some(self.closing());
+    }
+
+    fn closing(&self) -> Closing {
+        self.sealed.unwrap_or_else(|| Closing {
+            seconds: self.opening.start.elapsed().as_secs_f64(),
+            cpu: CpuTime::of_process() - self.opening.cpu,
+            is_shared: BEGUN.load(Ordering::Relaxed) > self.opening.over + self.jobs,
+        })
     }
 
     /// The time that its lanes spent on other jobs. Parallel jobs in the same books do not count as others.
-    fn waiting(&self) -> Duration {
-        if self.is_shared() {
+    fn waiting(&self, is_shared: bool) -> Duration {
+        if is_shared {
             self.tally.others / self.lanes.max(1)
         } else {
             Duration::ZERO
@@ -193,9 +234,17 @@ impl Books {
 
     /// Makes the receipt.
     pub fn close(self) -> Receipt {
-        let seconds = self.opening.start.elapsed().as_secs_f64();
-        let cpu = CpuTime::of_process() - self.opening.cpu;
-        let cpu_shared = self.is_shared();
+        self.receipt()
+    }
+
+    /// The receipt so far.
+    pub(crate) fn receipt(&self) -> Receipt {
+        let closing = self.closing();
+        let Closing {
+            seconds,
+            cpu,
+            is_shared: cpu_shared,
+        } = closing;
         let bytes = self.bytes();
         let rate_bytes_per_s = bytes as f64 / seconds.max(1e-9);
         let engine = if self.engines.is_empty() {
@@ -220,7 +269,7 @@ impl Books {
             ios: self.tally.ios,
             storage_bytes: self.tally.storage_bytes,
             sync_s: self.sync.as_secs_f64(),
-            waiting_s: self.waiting().as_secs_f64(),
+            waiting_s: self.waiting(cpu_shared).as_secs_f64(),
             engine,
             lanes: self.lanes,
             registration: self
@@ -228,13 +277,13 @@ impl Books {
                 .map(|(count, took)| Registration::new(count, took, seconds)),
             requests: self.tally.requests(),
             sockets: self.tally.sockets(),
-            bound_by: self.bound(seconds),
+            bound_by: self.bound(closing),
             warnings: self.tally.warnings().to_vec(),
         }
     }
 
     /// The resource that took most of the time.
-    fn bound(&self, seconds: f64) -> Bound {
+    fn bound(&self, Closing { seconds, is_shared, .. }: Closing) -> Bound {
         if self.bytes() == 0 {
             return Bound::Nothing;
         }
@@ -262,7 +311,7 @@ impl Books {
             (Bound::Copy, self.tally.copying / lanes),
             (Bound::Cpu, self.tally.rest / lanes),
             (Bound::Throttle, held / lanes),
-            (Bound::OtherJobs, self.waiting()),
+            (Bound::OtherJobs, self.waiting(is_shared)),
             (Bound::Sync, self.sync),
         ]
         .into_iter()
@@ -288,7 +337,11 @@ mod tests {
             let mut books = Books::default();
             books.add_read(&lanes);
             books.rate_max = rate_max.map(Rate);
-            books.bound(1.0)
+            let closing = books.closing();
+            books.bound(Closing {
+                seconds: 1.0,
+                ..closing
+            })
         };
         assert_eq!(bound(Some(4000.0)), Bound::Throttle);
         assert_eq!(bound(Some(1050.0)), Bound::Throttle);

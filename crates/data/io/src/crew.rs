@@ -26,7 +26,7 @@ use crate::{
     placement::{cpus_near, stay_on},
     stage::{DeviceStage, HostStage, Stage},
     store::{LaneSpec, Store},
-    tally::Tally,
+    tallies::Tallies,
     tenant::{Traffic, now_s},
     track::Track,
 };
@@ -105,13 +105,13 @@ impl Crew {
     }
 
     /// Posts a job for at most one lane per chunk.
-    pub(crate) fn post(&self, mut posted: Posted, chunks: usize, answers: &Sender<Tally>) -> Result<()> {
+    pub(crate) fn post(&self, mut posted: Posted, chunks: usize, tallies: &Tallies) -> Result<()> {
         // A lane without a chunk would wake up for nothing.
         let CrewSpec { track, place, .. } = self.spec;
         let lanes = self.spec.outfit.settings.lanes_for(posted.job.plan(), track, place);
         posted.lanes = (lanes as usize).min(chunks).min(posted.job.lanes_max());
         self.grow(posted.lanes)?;
-        self.spec.board.post(posted, answers, now_s());
+        self.spec.board.post(posted, tallies, now_s());
         Ok(())
     }
 

@@ -5,19 +5,22 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, mpsc::channel},
+    process,
+    sync::Arc,
     time::Instant,
 };
 
-use straightway_core::{Choice, Class, Direction, Extent, Lock, Move, Place, Plan, Result, Share};
+use straightway_core::{Choice, Class, Direction, Error, ErrorKind, Extent, Lock, Move, Place, Plan, Result, Share};
 use straightway_sys::{Region, cuda::Context};
 
 use crate::{
     ask::{Ask, Checked},
     board::Posted,
-    books::Running,
+    books::{Books, Running},
+    completion::Completion,
     crew::{Crew, RingSpaces},
     direct_path::DirectPath,
+    finish::{self, Finish, FinishKey},
     gds::Gds,
     job::{
         Job,
@@ -29,7 +32,9 @@ use crate::{
     scattered::Scattered,
     settings::Settings,
     store::{Files, Store},
+    tallies::Tallies,
     tenant::{Reservations, Tenant, Traffic},
+    threads::Threads,
     ticket::Ticket,
     track::Track,
 };
@@ -56,6 +61,10 @@ struct Lanes {
     crews: Lock<Crews>,
     traffic: Arc<Traffic>,
     reservations: Arc<Reservations>,
+    /// The threads that finish jobs.
+    finishers: Arc<Threads<FinishKey>>,
+    /// The process that has its threads. A forked child does not.
+    process: u32,
 }
 
 /// The crews, and the memory that those of a GPU share.
@@ -88,6 +97,8 @@ impl Executor {
                 crews: Lock::default(),
                 traffic: Arc::default(),
                 reservations,
+                finishers: Arc::new(Threads::new(finish::THREADS)),
+                process: process::id(),
             }),
         })
     }
@@ -246,10 +257,32 @@ impl Executor {
 
     /// Posts a job to its lanes.
     fn post(&self, job: Job) -> Ticket {
+        self.post_after(None, job)
+    }
+
+    /// Posts the last job of a transfer, after those in the books `earlier`.
+    fn post_after(&self, earlier: Option<Books>, job: Job) -> Ticket {
         let job = Arc::new(job);
         tracing::trace!(chunks = job.plan().chunks().len(), "a job is planned");
-        let counted = job.direct_path.as_ref().and_then(DirectPath::counters);
-        let (answers, inbox) = channel();
+        let completion = Arc::<Completion<Result<Books>>>::default();
+        let ticket = Ticket::new(Arc::clone(&completion), Arc::clone(job.stop_flag()));
+        let finish = Finish {
+            job: Arc::clone(&job),
+            earlier,
+            counted: job.direct_path.as_ref().and_then(DirectPath::counters),
+            limit: self.share().limit,
+            running: Running::begin(),
+            completion,
+        };
+        let (finishers, is_own) = (Arc::clone(&self.lanes.finishers), self.lanes.is_own());
+        let tallies = Tallies::new(move |lanes| match finish.waits_on().filter(|_| is_own) {
+            None => finish.run(lanes),
+            // Without a thread it is done here.
+            Some(key) => {
+                let given = finishers.run(key, move || finish.run(lanes));
+                given.unwrap_or_else(|(_, work)| work());
+            }
+        });
         for track in Track::ALL {
             let chunks = job.chunks(track).len();
             if chunks == 0 {
@@ -265,19 +298,13 @@ impl Executor {
             };
             let context = job.lead_region().and_then(|region| region.context());
             let crew = self.crew(job.objects.store(), track, job.lanes_place(), context);
-            let posted = crew.and_then(|crew| crew.post(posted, chunks, &answers));
+            let posted = crew.and_then(|crew| crew.post(posted, chunks, &tallies));
             // Lanes of another track may have started already: they stop, and are waited for.
             posted.unwrap_or_else(|error| job.fail(error));
         }
-        Ticket {
-            job,
-            earlier: Vec::new(),
-            inbox,
-            lanes: None,
-            counted,
-            limit: self.share().limit,
-            _running: Running::begin(),
-        }
+        // At its end, only the end itself holds the job.
+        drop(job);
+        ticket
     }
 
     /// Prepares the lanes, streams and rings for transfers between files and `region`. Otherwise the first transfer
@@ -304,6 +331,7 @@ impl Executor {
 
     /// The crew for a store, a track and a place; `context` is that of the GPU, if the place is one.
     fn crew(&self, store: &Arc<dyn Store>, track: Track, place: Place, context: Option<&Context>) -> Result<Arc<Crew>> {
+        self.lanes.check_own()?;
         let Lanes {
             outfit, crews, traffic, ..
         } = &*self.lanes;
@@ -326,5 +354,33 @@ impl Executor {
         // This waits for its lanes.
         drop(lost);
         Ok(crew)
+    }
+}
+
+impl Lanes {
+    fn is_own(&self) -> bool {
+        self.process == process::id()
+    }
+
+    /// Returns an error in a forked child. Locks may be held there by threads that only its parent has.
+    fn check_own(&self) -> Result<()> {
+        if self.is_own() {
+            return Ok(());
+        }
+        let message = format!(
+            "its lanes are threads of process {}, from which this one was forked",
+            self.process
+        );
+        Err(Error::new(ErrorKind::Invalid, "use", "an executor", message).with_hint("make one in the child"))
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        if !self.is_own() {
+            // Dropping them would wait for threads, or for locks of threads, that this process does not have.
+            let crews = self.crews.get_mut();
+            std::mem::forget((std::mem::take(crews), Arc::clone(&self.finishers)));
+        }
     }
 }

@@ -55,7 +55,8 @@ pub(crate) struct Job {
     /// The number of chunks taken, by track.
     taken: [AtomicUsize; 3],
     failed: AtomicBool,
-    cancelled: AtomicBool,
+    /// Whether it was asked to stop. Its ticket shares this.
+    cancelled: Arc<AtomicBool>,
     error: Lock<Option<Error>>,
 }
 
@@ -78,7 +79,7 @@ impl Job {
             warnings: Vec::new(),
             taken: Default::default(),
             failed: AtomicBool::new(false),
-            cancelled: AtomicBool::new(false),
+            cancelled: Arc::default(),
             error: Lock::new(None),
         }
     }
@@ -105,6 +106,11 @@ impl Job {
             Direction::Out => Some(&self.objects),
             Direction::Across => self.twins.as_ref(),
         }
+    }
+
+    /// The objects that its end makes durable, if there are any.
+    pub(crate) fn synced(&self) -> Option<&Objects> {
+        self.written().filter(|_| self.ask.syncs)
     }
 
     /// The first region; a copy across has none.
@@ -311,9 +317,9 @@ impl Job {
         self.progress().is_cancelled() && (self.direction != Direction::In || is_own())
     }
 
-    /// Asks it to stop.
-    pub(crate) fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+    /// The flag that stops it.
+    pub(crate) fn stop_flag(&self) -> &Arc<AtomicBool> {
+        &self.cancelled
     }
 
     /// Stops the job with an error. Only the first error is kept.

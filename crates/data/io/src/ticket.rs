@@ -1,138 +1,146 @@
 //! A running job, which can be waited for, polled and cancelled.
+//!
+//! A job ends once: its bytes are in place, the objects that it read were checked, those that it wrote are durable, and
+//! its completion function has returned. Only then does the ticket say so, in each of four ways:
+//!
+//! - [`wait`](Ticket::wait) returns the receipt. [`wait_for`](Ticket::wait_for) waits for a limited time.
+//! - [`is_done`](Ticket::is_done) polls.
+//! - [`descriptor`](Ticket::descriptor) becomes readable: for `poll(2)`, an event loop, or asyncio.
+//! - A function in the job's [`Ask`](crate::Ask) is called ([`Ask::then`](crate::Ask::then)).
+//!
+//! No thread waits for a job. Ends that may block run on a few threads of the executor.
 
 use std::{
+    os::fd::{AsFd, BorrowedFd},
+    process,
     sync::{
-        Arc,
-        mpsc::{Receiver, TryRecvError},
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::Duration,
 };
 
-use straightway_core::{Direction, Error, ErrorKind, Rate, Receipt, Result};
-use straightway_sys::cufile::Counters;
+use straightway_core::{Error, ErrorKind, Receipt, Result};
+use straightway_sys::Event;
 
-use crate::{
-    books::{Books, Running},
-    job::Job,
-    request::Op,
-    tally::Tally,
-};
+use crate::{books::Books, completion::Completion};
 
-/// A running job. Dropping it cancels the job.
+/// A running job. Dropping it cancels the job, and does not wait for it.
 #[derive(Debug)]
 pub struct Ticket {
-    pub(crate) job: Arc<Job>,
-    /// Finished jobs of the same transfer: the trial of two methods.
-    pub(crate) earlier: Vec<Ticket>,
-    /// Receives the tallies of its lanes. It is closed when all have sent theirs.
-    pub(crate) inbox: Receiver<Tally>,
-    /// The sum of the tallies so far.
-    pub(crate) lanes: Option<Tally>,
-    /// cuFile's counters before it began.
-    pub(crate) counted: Option<Counters>,
-    /// Its rate limit.
-    pub(crate) limit: Option<Rate>,
-    /// Counts it as running.
-    pub(crate) _running: Running,
+    completion: Arc<Completion<Result<Books>>>,
+    /// The job's stop flag.
+    cancelled: Arc<AtomicBool>,
+    event: OnceLock<Arc<Event>>,
+    /// The process whose threads run the job. A forked child does not have them.
+    process: u32,
 }
 
 impl Ticket {
-    /// Waits until its bytes are in place, and durable if it wrote, unless a later job syncs them.
-    pub fn wait(self) -> Result<Receipt> {
-        let first = self.earlier.first().map_or(&self.job, |first| &first.job);
-        let mut books = Books::since(first.opening);
-        self.enter(&mut books)?;
-        Ok(books.close())
-    }
-
-    /// Whether its lanes have finished, successfully or not. [`wait`](Self::wait) makes the written bytes durable.
-    pub fn is_done(&mut self) -> bool {
-        loop {
-            match self.inbox.try_recv() {
-                Ok(lane) => self.add(lane),
-                Err(error) => return error == TryRecvError::Disconnected,
-            }
+    pub(crate) fn new(completion: Arc<Completion<Result<Books>>>, cancelled: Arc<AtomicBool>) -> Self {
+        Self {
+            completion,
+            cancelled,
+            event: OnceLock::new(),
+            process: process::id(),
         }
     }
 
-    /// Asks it to stop. [`wait`](Self::wait) waits for I/Os in flight; no more are begun.
+    /// The ticket of a job that has ended already.
+    pub(crate) fn ended(outcome: Result<Books>) -> Self {
+        let completion = Completion::default();
+        completion.publish(outcome);
+        Self::new(Arc::new(completion), Arc::default())
+    }
+
+    /// Waits for the end. Its bytes are then in place, and durable if it wrote, unless a later job syncs them.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the job, `Cancelled` if it was stopped, and `Invalid` in a forked child, which does not have
+    /// the threads that run it.
+    pub fn wait(self) -> Result<Receipt> {
+        self.outcome().map(Books::close)
+    }
+
+    /// Waits for the end, at most `timeout`. Returns whether the job has ended.
+    pub fn wait_for(&self, timeout: Duration) -> bool {
+        self.is_own() && self.completion.wait_for(timeout)
+    }
+
+    /// Whether the job has ended, successfully or not. [`wait`](Self::wait) then returns at once.
+    pub fn is_done(&self) -> bool {
+        self.is_own() && self.completion.is_ended()
+    }
+
+    /// A descriptor that becomes readable when the job has ended, and stays readable. It is an `eventfd(2)`, made by
+    /// the first call and closed with the ticket. Nothing has to be read from it.
+    pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.check_own()?;
+        if self.event.get().is_none() {
+            let event = self.completion.event()?;
+            return Ok(self.event.get_or_init(|| event).as_fd());
+        }
+        Ok(self.event.get().expect("it was found above").as_fd())
+    }
+
+    /// Asks it to stop. [`wait`](Self::wait) waits for I/Os in flight; no more are begun. A sync that has begun is
+    /// finished.
     pub fn cancel(&self) {
-        self.job.cancel();
+        self.cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Waits like [`wait`](Self::wait), and adds the job to the books of a larger operation.
-    pub fn enter(mut self, books: &mut Books) -> Result<()> {
-        for earlier in std::mem::take(&mut self.earlier) {
-            earlier.enter(books)?;
-        }
-        self.join();
-        let job = &self.job;
-        tracing::trace!("all lanes are through with a job");
-        job.outcome()?;
-        if let (Some(direct_path), Some(lanes)) = (&job.direct_path, &mut self.lanes) {
-            // Other cuFile jobs that ran at the same time are counted too. Bytes count as direct only if all were.
-            for &leg in job.legs() {
-                let proof = direct_path.proof_since(self.counted, leg);
-                job.check_route(proof)?;
-                lanes.attribute(leg, proof);
-            }
-            direct_path.enter(books);
-        }
-        check_all_moved(job, self.lanes.as_ref())?;
-        let synced = Instant::now();
-        settle(job)?;
-        books.add(job, self.lanes.as_ref(), synced.elapsed(), self.limit);
-        Ok(())
+    pub fn enter(self, books: &mut Books) -> Result<()> {
+        self.outcome().map(|own| books.merge(own))
     }
 
-    /// Waits until its lanes have finished.
-    pub(crate) fn join(&mut self) {
-        while let Ok(lane) = self.inbox.recv() {
-            self.add(lane);
-        }
+    /// Waits for the end and returns the books of the job.
+    pub(crate) fn outcome(self) -> Result<Books> {
+        self.check_own()?;
+        let outcome = self.completion.take();
+        outcome.expect("a ticket is used up by taking its outcome")
     }
 
-    fn add(&mut self, lane: Tally) {
-        match &mut self.lanes {
-            Some(all) => all.add(&lane),
-            None => self.lanes = Some(lane),
+    fn is_own(&self) -> bool {
+        self.process == process::id()
+    }
+
+    fn check_own(&self) -> Result<()> {
+        if self.is_own() {
+            return Ok(());
         }
+        let message = format!("it belongs to process {}, from which this one was forked", self.process);
+        Err(Error::new(ErrorKind::Invalid, "wait for", "a transfer", message)
+            .with_hint("make an executor in the child, and begin the transfer there"))
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         // Nobody can get its result any more. A finished job is not affected.
-        self.job.cancel();
-    }
-}
-
-/// Checks that every byte was counted once on each leg. A lane that panicked sends no tally, and its job must not count
-/// as done.
-fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
-    let wanted = job.arrived_bytes();
-    for &leg in job.legs() {
-        let rows = lanes.map(Tally::routes).unwrap_or_default();
-        let moved: u64 = rows.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();
-        if moved != wanted {
-            let name = job.objects.name();
-            let message = format!("a lane ended early, after {moved} of {wanted} bytes");
-            return Err(Error::new(ErrorKind::Transient, "finish with", name, message));
+        self.cancel();
+        // In a forked child, a thread of the parent may hold the lock for ever.
+        if self.event.get().is_some() && self.is_own() {
+            self.completion.forget_event();
         }
     }
-    Ok(())
 }
 
-/// Finishes a job after all bytes have moved: checks that the objects that were read have not changed, and syncs those
-/// that were written, unless a later job does.
-fn settle(job: &Job) -> Result<()> {
-    if job.direction() != Direction::Out {
-        let read = job.objects.handles().iter();
-        let checked: Vec<_> = read.filter(|object| !object.pins_reads()).cloned().collect();
-        job.objects.store().settle(Op::Read, &checked)?;
-    }
-    match job.written().filter(|_| job.ask.syncs) {
-        Some(written) => written.store().settle(Op::Write, written.handles()),
-        None => Ok(()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_gets_an_error_instead_of_waiting_for_threads_that_it_does_not_have() {
+        let forked = || Ticket {
+            process: 0,
+            ..Ticket::new(Arc::default(), Arc::default())
+        };
+        assert!(!forked().is_done() && !forked().wait_for(Duration::MAX));
+        let ticket = forked();
+        assert_eq!(ticket.descriptor().unwrap_err().kind(), ErrorKind::Invalid);
+        let error = ticket.wait().unwrap_err();
+        assert!(error.to_string().contains("forked"), "{error}");
     }
 }

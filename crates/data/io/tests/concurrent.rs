@@ -109,7 +109,7 @@ fn a_long_job_does_not_delay_a_later_short_one() {
     let short = write_file(&folder.path().join("short"), 40_000);
     for route in ROUTES {
         let executor = Executor::new(small()).unwrap();
-        let (mut first, region) = read(&limited(&executor, 4e6), &long, route).unwrap();
+        let (first, region) = read(&limited(&executor, 4e6), &long, route).unwrap();
         let start = Instant::now();
         let (second, _region) = read(&executor, &short, route).unwrap();
         second.wait().unwrap();
@@ -227,10 +227,10 @@ fn a_limit_covers_all_jobs_of_its_tenant_together_and_no_others() {
     let executor = Executor::new(small()).unwrap();
     // Both together would take 20 s.
     let slow = limited(&executor, 5e4);
-    let mut both = [(); 2].map(|()| read(&slow, &file, ROUTES[0]).unwrap());
+    let both = [(); 2].map(|()| read(&slow, &file, ROUTES[0]).unwrap());
     let (other, _region) = read(&executor, &file, ROUTES[0]).unwrap();
     other.wait().unwrap();
-    for (ticket, _region) in &mut both {
+    for (ticket, _region) in &both {
         assert!(
             !ticket.is_done(),
             "the job of another tenant waited for those of the slow one"

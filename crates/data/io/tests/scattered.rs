@@ -73,7 +73,7 @@ fn bytes_cross_the_borders_of_regions_that_are_allocated_late() {
                 let to = Arc::new(scattered(&context));
                 let files = vec![Arc::clone(&file)];
                 let job = executor.read_scattered(files, whole(&file), &to, choice);
-                let mut job = job.unwrap();
+                let job = job.unwrap();
                 for number in 0..STARTS.len() {
                     // Time in which a read that does not wait for memory would finish.
                     thread::sleep(Duration::from_millis(3));
@@ -165,7 +165,7 @@ fn read_during_work(standin: &Standin, is_fenced: bool) -> Vec<u8> {
     let to = Arc::new(Scattered::new(vec![part], 4096).unwrap());
     to.open(1);
     let job = executor.read_scattered(vec![file], move_all(), &to, Choice::Auto);
-    let mut job = job.unwrap();
+    let job = job.unwrap();
     // Time in which a read that does not wait for the held copies would finish.
     thread::sleep(Duration::from_millis(20));
     assert!(!job.is_done());

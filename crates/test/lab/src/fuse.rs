@@ -1,4 +1,4 @@
-//! A FUSE file system in memory: one folder of files, whose syncs can fail and whose reads can hang.
+//! A FUSE file system in memory: one folder of files, whose syncs can fail or hang, and whose reads can hang.
 //!
 //! It speaks the kernel's protocol (`linux/fuse.h`, version 7.31) on `/dev/fuse`, so that tests need no library. It
 //! needs root, and ends with its owner: once nobody serves it, the kernel fails every request.
@@ -39,6 +39,8 @@ pub struct FuseFaults {
     pub fail_syncs: AtomicBool,
     /// Reads are not answered until a signal interrupts them.
     pub hang_reads: AtomicBool,
+    /// Syncs are not answered until a signal interrupts them.
+    pub hang_syncs: AtomicBool,
     /// The number of requests to sync a file.
     pub syncs: AtomicU64,
 }
@@ -116,7 +118,7 @@ struct Served {
     faults: Arc<FuseFaults>,
     names: BTreeMap<Vec<u8>, u64>,
     files: BTreeMap<u64, Node>,
-    /// Reads that hang.
+    /// Reads and syncs that hang.
     held: BTreeSet<u64>,
 }
 
@@ -148,6 +150,11 @@ impl Served {
         match operation {
             // READ.
             15 if self.faults.hang_reads.load(Ordering::Relaxed) => drop(self.held.insert(number)),
+            // FSYNC.
+            20 if self.faults.hang_syncs.load(Ordering::Relaxed) => {
+                self.faults.syncs.fetch_add(1, Ordering::Relaxed);
+                self.held.insert(number);
+            }
             // INTERRUPT.
             36 if self.held.remove(&long(body, 0)) => self.reply(long(body, 0), Err(Errno::INTR)),
             // INTERRUPT, FORGET and BATCH_FORGET have no answer.

@@ -2,8 +2,9 @@
 
 use std::{
     collections::BTreeMap,
+    os::fd::{AsFd, IntoRawFd},
     path::PathBuf,
-    sync::MutexGuard,
+    sync::{Arc, MutexGuard},
     thread,
     time::{Duration, Instant},
 };
@@ -16,7 +17,7 @@ use pyo3::{
 use straightway_checkpoint::{self as checkpoint, Busy, Codec, Committed, Rank, SaveSource, SaverOptions};
 use straightway_core::{Class, Lock, Rate, Result, Share};
 use straightway_io::store::Missing;
-use straightway_sys::Process;
+use straightway_sys::{Event, Process};
 use straightway_weights::{Rectangle, Shape};
 
 use super::store::steps;
@@ -168,6 +169,21 @@ impl Saver {
             inside.ended.remove(&number)
         })?;
         outcome.map(|outcome| result_dict(py, outcome.or_raise()?)).transpose()
+    }
+
+    /// A new descriptor that becomes readable once the save with this number is over. The caller closes it.
+    fn event(&self, py: Python<'_>, number: u64) -> PyResult<i32> {
+        let over = || -> Result<Arc<Event>> {
+            let event = Event::new()?;
+            event.raise();
+            Ok(Arc::new(event))
+        };
+        let event = self.with(py, |inside| match inside.saver.ended()? {
+            Some(event) if inside.begun == number => Ok(event),
+            _ => over(),
+        })?;
+        let own = event.or_raise()?.as_fd().try_clone_to_owned()?;
+        Ok(own.into_raw_fd())
     }
 
     /// Waits for the shard under way, and returns its part.

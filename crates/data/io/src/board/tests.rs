@@ -1,6 +1,6 @@
 //! Shares, reservations and limits on a drive of fixed rate, in virtual time.
 
-use std::{path::Path, sync::mpsc::channel};
+use std::path::Path;
 
 use proptest::{
     collection::vec,
@@ -58,7 +58,7 @@ fn simulate(demands: &[Demand], rate: f64, seconds: f64, traffic: &Arc<Traffic>)
     let region = Arc::new(Region::host(CHUNKS * CHUNK_BYTES).unwrap());
     let board = Board::new(Track::Cached, traffic);
     let measured = Arc::new(Reservations::new(Some(Rate(rate))));
-    let (answers, _inbox) = channel();
+    let tallies = Tallies::new(|_| {});
     let jobs: Vec<_> = demands
         .iter()
         .map(|demand| {
@@ -70,7 +70,7 @@ fn simulate(demands: &[Demand], rate: f64, seconds: f64, traffic: &Arc<Traffic>)
                 since: Instant::now(),
                 _urgent: None,
             };
-            board.post(posted, &answers, 0.0);
+            board.post(posted, &tallies, 0.0);
             job
         })
         .collect();
@@ -184,7 +184,7 @@ fn a_late_job_gets_its_share_from_then_on_without_catching_up() {
     let region = Arc::new(Region::host(bytes).unwrap());
     let board = Board::new(Track::Cached, &Arc::default());
     let nothing = Arc::new(Reservations::new(None));
-    let (answers, _inbox) = channel();
+    let tallies = Tallies::new(|_| {});
     let post = |weight| {
         let share = Share {
             weight,
@@ -198,7 +198,7 @@ fn a_late_job_gets_its_share_from_then_on_without_catching_up() {
             since: Instant::now(),
             _urgent: None,
         };
-        board.post(posted, &answers, 0.0);
+        board.post(posted, &tallies, 0.0);
         job
     };
     let first = post(1.0);
@@ -218,7 +218,7 @@ fn a_late_job_gets_its_share_from_then_on_without_catching_up() {
         counts[usize::from(Arc::ptr_eq(&grant.posted.job, &late))] += 1;
     }
     assert!((99..=101).contains(&counts[0]), "{counts:?}");
-    late.cancel();
+    late.stop_flag().store(true, Ordering::Relaxed);
     let Next::Run(grant, _) = board.take(0, 0.0) else {
         panic!("there is more")
     };

@@ -12,7 +12,7 @@ use straightway_core::{Choice, Class, Extent, Move, Result, extent::down};
 use super::Executor;
 use crate::{
     ask::Ask,
-    books::Running,
+    books::{Books, Running},
     job::Job,
     learning::{Learning, Method, WorkKind},
     ticket::Ticket,
@@ -62,18 +62,24 @@ impl Executor {
         let mut trial = Trial {
             executor: self,
             rest: moves,
-            earlier: Vec::with_capacity(2 * RUNS + 2),
+            earlier: None,
         };
-        // The last job syncs everything.
+        // The last job syncs everything, and its end is that of the transfer.
         let asked = Ask {
             syncs: false,
+            at_end: None,
             ..ask.clone()
+        };
+        let stopped = |error| {
+            let outcome = Err(error);
+            ask.at_end.iter().for_each(|at_end| at_end.call(&outcome));
+            Ok(Ticket::ended(outcome))
         };
         let make_one = |moves, method| make(moves, method, asked.clone());
         // Makes the lanes, which both methods use, and the rings of those that need them.
         for method in [usual, other] {
-            if let Err(stopped) = trial.run(CUT_BYTES, |moves| make_one(moves, method))? {
-                return Ok(stopped);
+            if let Err(error) = trial.run(CUT_BYTES, |moves| make_one(moves, method))? {
+                return stopped(error);
             }
         }
         let mut best = [f64::INFINITY; 2];
@@ -82,7 +88,7 @@ impl Executor {
                 let bytes = learning.bytes_min() / RUN_SHARE;
                 match trial.run(bytes, |moves| make_one(moves, method))? {
                     Ok(s_per_byte) => *best = best.min(s_per_byte),
-                    Err(stopped) => return Ok(stopped),
+                    Err(error) => return stopped(error),
                 }
             }
             if best[1] * GAIN_CLEAR < best[0] {
@@ -90,9 +96,8 @@ impl Executor {
             }
         }
         let method = chosen(work, best, learning);
-        let mut ticket = self.post(make(trial.rest, method, ask)?);
-        ticket.earlier = trial.earlier;
-        Ok(ticket)
+        let last = make(trial.rest, method, ask.clone())?;
+        Ok(self.post_after(trial.earlier, last))
     }
 
     /// Whether its jobs run at full speed, and no other job of this process is running.
@@ -106,25 +111,27 @@ impl Executor {
 struct Trial<'a> {
     executor: &'a Executor,
     rest: Vec<Move>,
-    earlier: Vec<Ticket>,
+    /// The books of the jobs so far.
+    earlier: Option<Books>,
 }
 
 impl Trial<'_> {
     /// Moves about `bytes` bytes from the front of the rest. Returns the seconds per byte, which are infinite if there
-    /// were too few bytes, or the ticket of the whole if it was stopped.
-    fn run(&mut self, bytes: u64, make: impl FnOnce(Vec<Move>) -> Result<Job>) -> Result<Result<f64, Ticket>> {
+    /// were too few bytes, or the error of the job. An outer error is that of its planning.
+    fn run(&mut self, bytes: u64, make: impl FnOnce(Vec<Move>) -> Result<Job>) -> Result<Result<f64>> {
         let head = take_front(&mut self.rest, bytes);
         let taken: u64 = head.iter().map(|m| m.extent.bytes).sum();
         let job = make(head)?;
         let begun = Instant::now();
-        let mut ticket = self.executor.post(job);
-        ticket.join();
+        let ended = match self.executor.post(job).outcome() {
+            Ok(books) => books,
+            Err(error) => return Ok(Err(error)),
+        };
         let took_s = begun.elapsed().as_secs_f64();
-        if ticket.job.is_stopped() {
-            ticket.earlier = std::mem::take(&mut self.earlier);
-            return Ok(Err(ticket));
+        match &mut self.earlier {
+            Some(earlier) => earlier.merge(ended),
+            None => self.earlier = Some(ended),
         }
-        self.earlier.push(ticket);
         let is_enough = taken >= bytes / 2;
         Ok(Ok(if is_enough {
             took_s / taken as f64

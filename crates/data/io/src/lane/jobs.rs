@@ -5,11 +5,11 @@
 
 use std::{
     ops::{Index, IndexMut},
-    sync::{Arc, mpsc::Sender},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use crate::{board::Posted, job::Job, tally::Tally};
+use crate::{board::Posted, job::Job, tallies::Tallies, tally::Tally};
 
 /// A job that a lane has joined.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub(super) struct Joined {
     since: Instant,
     /// When the lane noticed that it was stopped.
     stopped: Option<Instant>,
-    /// Where the lane sends its tally; `None` once it has, and only waits for I/Os in flight.
-    answers: Option<Sender<Tally>>,
+    /// Where the lane leaves its tally; `None` once it has, and only waits for I/Os in flight.
+    tallies: Option<Tallies>,
 }
 
 impl Joined {
@@ -44,7 +44,7 @@ impl Joined {
     }
 
     fn is_live(&self) -> bool {
-        self.answers.is_some()
+        self.tallies.is_some()
     }
 }
 
@@ -91,7 +91,7 @@ impl Jobs {
     }
 
     /// Joins another job.
-    pub(super) fn join(&mut self, posted: &Arc<Posted>, answers: Sender<Tally>) -> u32 {
+    pub(super) fn join(&mut self, posted: &Arc<Posted>, tallies: Tallies) -> u32 {
         let now = Instant::now();
         let mut tally = Tally::default();
         let mut since = now;
@@ -106,7 +106,7 @@ impl Jobs {
             chunk_bytes: 0,
             since,
             stopped: None,
-            answers: Some(answers),
+            tallies: Some(tallies),
         };
         let at = self.0.iter().position(Option::is_none).unwrap_or_else(|| {
             self.0.push(None);
@@ -153,21 +153,20 @@ impl Jobs {
         }
     }
 
-    /// Leaves a job and sends its tally. The job is dropped once none of its chunks is in progress.
+    /// Leaves a job and its tally. The job is dropped once none of its chunks is in progress.
     pub(super) fn leave(&mut self, number: u32, note: impl FnOnce(&mut Tally)) {
         let joined = &mut self[number];
-        let (answers, ran) = (joined.answers.take(), joined.since.elapsed());
+        let (tallies, ran) = (joined.tallies.take(), joined.since.elapsed());
         let mut tally = match self.0[number as usize].take_if(|joined| joined.chunks == 0) {
-            // The job is dropped before its last tally is sent.
+            // The job is dropped before its end begins.
             Some(joined) => joined.tally,
             None => std::mem::take(&mut self[number].tally),
         };
-        if let Some(answers) = answers {
+        if let Some(tallies) = tallies {
             note(&mut tally);
             tally.lanes = 1;
             tally.finish(ran);
-            // The receiver may be gone.
-            let _ = answers.send(tally);
+            tallies.add(tally);
         }
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Settle {
 }
 
 impl Lane {
-    /// Leaves jobs that are finished, and stopped jobs whose I/Os did not complete in time, and sends their tallies.
+    /// Leaves jobs that are finished, and stopped jobs whose I/Os did not complete in time.
     pub(super) fn leave_jobs(&mut self) {
         for number in self.jobs.numbers() {
             let Some(joined) = self.jobs.get(number) else {

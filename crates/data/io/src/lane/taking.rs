@@ -96,10 +96,10 @@ impl Lane {
             Next::NotBefore(due_s) => return Err(Some(due_s)),
             Next::Idle => return Err(self.held_until()),
         };
-        let Grant { posted, answers, alone } = grant;
+        let Grant { posted, tallies, alone } = grant;
         let number = self.jobs.find(&posted).unwrap_or_else(|| {
             tracing::trace!(lane = self.number, "a lane takes its first chunk of a job");
-            let number = self.jobs.join(&posted, answers);
+            let number = self.jobs.join(&posted, tallies);
             self.set_depth();
             number
         });

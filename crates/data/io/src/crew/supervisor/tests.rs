@@ -144,13 +144,14 @@ fn run_as<F: FnMut() -> Result<Lane>>(
         since: Instant::now(),
         _urgent: None,
     };
-    let (answers, inbox) = channel();
-    supervisor.board.post(posted, &answers, now_s());
-    drop(answers);
+    let (ended, inbox) = channel();
+    let tallies = Tallies::new(move |sum| ended.send(sum).unwrap());
+    supervisor.board.post(posted, &tallies, now_s());
+    drop(tallies);
     while let Wake::Work = supervisor.board.wait(0, Some(Duration::ZERO)) {
         supervisor.serve();
     }
-    (job, inbox.recv().ok())
+    (job, inbox.recv().unwrap())
 }
 
 /// A read of a file filled with `byte`, and its region.
