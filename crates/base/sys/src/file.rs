@@ -66,6 +66,8 @@ pub struct File {
     buffered: fs::File,
     direct: Option<OwnedFd>,
     direct_io: DirectIo,
+    /// Whether an I/O has used the descriptor with O_DIRECT.
+    direct_used: AtomicBool,
     /// Its identity when it was opened for reading; `None` for a block device and for a file that is written.
     opened: Option<Identity>,
     /// Its identity when it was opened or created. Only the device and the inode stay the same.
@@ -245,6 +247,7 @@ impl File {
                 ..direct_io
             },
             direct,
+            direct_used: AtomicBool::new(false),
             opened: None,
             first: status.identity,
             unsynced: AtomicBool::new(false),
@@ -301,7 +304,13 @@ impl File {
     /// The descriptor for a path. Without O_DIRECT all paths use the same one.
     pub fn descriptor(&self, by: IoPath) -> BorrowedFd<'_> {
         match (by, &self.direct) {
-            (IoPath::Direct, Some(direct)) => direct.as_fd(),
+            (IoPath::Direct, Some(direct)) => {
+                // Lanes share the file: most of them only read the flag.
+                if !self.direct_used.load(Ordering::Relaxed) {
+                    self.direct_used.store(true, Ordering::Relaxed);
+                }
+                direct.as_fd()
+            }
             _ => self.buffered.as_fd(),
         }
     }

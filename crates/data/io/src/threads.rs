@@ -51,6 +51,8 @@ struct State<K> {
     /// The number of ready and running works of each key.
     running: HashMap<K, usize>,
     threads: usize,
+    /// Threads that were started and look for their first work.
+    starting: usize,
     idle: usize,
     is_closed: bool,
 }
@@ -63,6 +65,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Threads<K> {
             waiting: HashMap::new(),
             running: HashMap::new(),
             threads: 0,
+            starting: 0,
             idle: 0,
             is_closed: false,
         };
@@ -78,7 +81,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Threads<K> {
         let ThreadLimits { threads, per_key, name } = self.0.limits;
         let mut state = self.0.lock();
         state.add(key, Box::new(work), per_key);
-        if state.ready.len() <= state.idle || state.threads >= threads {
+        if state.ready.len() <= state.idle + state.starting || state.threads >= threads {
             self.0.changed.notify_one();
             return Ok(());
         }
@@ -86,6 +89,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Threads<K> {
         let started = Builder::new().name(name.to_owned()).spawn(move || shared.serve());
         let Err(error) = started else {
             state.threads += 1;
+            state.starting += 1;
             return Ok(());
         };
         if state.threads > 0 {
@@ -109,6 +113,7 @@ impl<K: Clone + Eq + Hash> Shared<K> {
     /// The main loop of a thread.
     fn serve(&self) {
         let mut state = self.lock();
+        state.starting -= 1;
         loop {
             if let Some((key, work)) = state.ready.pop_front() {
                 drop(state);
@@ -197,7 +202,7 @@ mod tests {
         let held = Arc::new(Mutex::new(held));
         for _ in 0..count {
             let held = Arc::clone(&held);
-            let work = move || drop(held.lock().unwrap().recv());
+            let work = move || held.lock().unwrap().recv().unwrap_or_default();
             assert!(threads.run(key, work).is_ok());
         }
         release

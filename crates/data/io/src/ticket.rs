@@ -133,9 +133,10 @@ mod tests {
 
     #[test]
     fn a_forked_child_gets_an_error_instead_of_waiting_for_threads_that_it_does_not_have() {
-        let forked = || Ticket {
-            process: 0,
-            ..Ticket::new(Arc::default(), Arc::default())
+        let forked = || {
+            let mut ticket = Ticket::new(Arc::default(), Arc::default());
+            ticket.process = 0;
+            ticket
         };
         assert!(!forked().is_done() && !forked().wait_for(Duration::MAX));
         let ticket = forked();

@@ -18,7 +18,9 @@ use std::{
 };
 
 use files::{bytes_of, folder, write_file};
-use straightway_core::{Choice, ErrorKind, Extent, Leg, Lock, Move, Reason, Receipt, Result, Route};
+use straightway_core::{
+    Choice, Class, ErrorKind, Extent, Leg, Lock, Move, Rate, Reason, Receipt, Result, Route, Share,
+};
 use straightway_io::{
     Executor, ExecutorParts, File, FileDraft, Learning, Region, Settings,
     learning::{Lessons, Method, WorkKind},
@@ -125,9 +127,15 @@ fn a_short_read_a_read_with_a_route_and_a_concurrent_read_learn_nothing() {
     } else {
         eprintln!("left out: a read with a route: the checkout's file system has no O_DIRECT");
     }
-    let concurrent = read(1 << 20, Choice::Auto).unwrap();
+    let share = Share {
+        limit: Some(Rate(1e5)),
+        ..Share::default()
+    };
+    let slow = executor.sharing(share, Class::Soon).unwrap();
+    let region = Arc::new(Region::host(1 << 20).unwrap());
+    let concurrent = slow.read(vec![Arc::clone(&file)], whole(1 << 20), &region, Choice::Auto);
     read(17 << 20, Choice::Auto).unwrap().wait().unwrap();
-    drop(concurrent);
+    assert!(!concurrent.unwrap().is_done(), "it ran beside the other");
     assert!(kept.lock().is_empty());
 }
 

@@ -3,6 +3,7 @@
 use std::{
     cmp::Ordering::{Equal, Greater, Less},
     os::fd::{AsFd, BorrowedFd},
+    sync::atomic::Ordering,
 };
 
 use rustix::fs::fstat;
@@ -31,8 +32,8 @@ impl File {
         Err(changed(&self.path, message))
     }
 
-    /// Its identity now. Returns an error if other code in this process closed one of its descriptors: the number may
-    /// belong to another file, to which or from which bytes were moved.
+    /// Its identity now. Returns an error if other code in this process closed a descriptor that was used: the number
+    /// may belong to another file, to which or from which bytes were moved.
     pub(crate) fn check_descriptors(&self) -> Result<Identity> {
         let examine = |descriptor: BorrowedFd<'_>| {
             let stat = fstat(descriptor).map_err(|e| self.error("examine", e.into()))?;
@@ -40,7 +41,11 @@ impl File {
             let is_own = self.first.is_same_file(&now);
             is_own.then_some(now).ok_or_else(|| self.closed("examine"))
         };
-        if let Some(direct) = &self.direct {
+        if let Some(direct) = self
+            .direct
+            .as_ref()
+            .filter(|_| self.direct_used.load(Ordering::Relaxed))
+        {
             examine(direct.as_fd())?;
         }
         examine(self.buffered.as_fd())

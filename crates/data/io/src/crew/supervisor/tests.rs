@@ -24,6 +24,7 @@ use crate::{
     request::{Done, Io},
     settings::Settings,
     stage::HostStage,
+    tallies::Tallies,
     tally::Tally,
     tenant::{Reservations, Tenant, Traffic, now_s},
     track::Track,
