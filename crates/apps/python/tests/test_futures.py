@@ -3,10 +3,12 @@
 import asyncio
 import concurrent.futures
 import os
+import select
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy
 import pytest
@@ -110,3 +112,59 @@ def test_a_forked_child_does_not_wait_for_a_save_of_its_parent(tmp_path):
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert future.result().step == 1
+
+
+def test_a_descriptor_of_a_future_wakes_an_event_loop(tmp_path):
+    async def watched(future):
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(future.fileno(), done.set)
+        await asyncio.wait_for(done.wait(), 30)
+        loop.remove_reader(future.fileno())
+        return future.done()
+
+    with straightway.Checkpointer(tmp_path, rate_bytes_per_s=20e6) as checkpointer:
+        future = checkpointer.save(1, {"t": numpy.ones(1 << 19)})
+        descriptor = future.fileno()
+        assert not select.select([descriptor], [], [], 0)[0] and not future.done()
+        assert asyncio.run(watched(future)) and future.fileno() == descriptor
+        # It stays readable, and may be asked for after the end.
+        assert select.select([descriptor], [], [], 0)[0]
+        later = checkpointer.save(2, {"n": 2})
+        later.result(30)
+        assert select.select([later.fileno()], [], [], 0)[0]
+
+
+def events():
+    """The number of open eventfds."""
+    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    return sum("eventfd" in os.readlink(link) for link in links if os.path.islink(link))
+
+
+def test_many_saves_leave_no_descriptor_and_share_one_thread(tmp_path):
+    with straightway.Checkpointer(tmp_path / "a") as one, straightway.Checkpointer(tmp_path / "b") as other:
+        before = events()
+        futures = []
+        for step in range(20):
+            futures += [one.save(step, {"n": step}), other.save(step, {"n": step})]
+            names = [thread.name for thread in threading.enumerate()]
+            assert sum(name.startswith("straightway-save") for name in names) <= 1, names
+        assert [future.result(30).step for future in futures] == [step // 2 for step in range(40)]
+        del futures
+        for _ in range(500):
+            if events() == before and not any(t.name == "straightway-saves" for t in threading.enumerate()):
+                break
+            time.sleep(0.01)
+        assert events() == before
+
+
+def test_a_callback_may_wait_for_a_later_save(tmp_path):
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        steps, ended = [], threading.Event()
+
+        def follow(future):
+            steps.append(checkpointer.save(2, {"n": 2}).result(30).step)
+            steps.append(checkpointer.save(3, {"n": 3}, async_=False).step)
+            ended.set()
+
+        checkpointer.save(1, {"n": 1}).add_done_callback(follow)
+        assert ended.wait(60) and steps == [2, 3]

@@ -96,6 +96,17 @@ impl Signal {
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits as long as `condition` holds, at most `timeout`.
+    pub fn wait_timeout_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        let waited = self.0.wait_timeout_while(guard, timeout, condition);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
     /// Wakes all threads.
     pub fn notify_all(&self) {
         self.0.notify_all();

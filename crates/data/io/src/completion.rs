@@ -1,18 +1,18 @@
 //! The completion of something that runs in the background: its final outcome, and how those who wait learn of it.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
-use straightway_core::Result;
+use straightway_core::{Lock, Result, Signal};
 use straightway_sys::Event;
 
 /// An outcome that one thread publishes and another takes.
 #[derive(Debug)]
 pub struct Completion<T> {
-    state: Mutex<State<T>>,
-    ended: Condvar,
+    state: Lock<State<T>>,
+    ended: Signal,
 }
 
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl<T> Default for Completion<T> {
             event: None,
         };
         Self {
-            state: Mutex::new(state),
-            ended: Condvar::new(),
+            state: Lock::new(state),
+            ended: Signal::new(),
         }
     }
 }
@@ -63,13 +63,12 @@ impl<T> Completion<T> {
         let waited = self
             .ended
             .wait_timeout_while(self.lock(), timeout, |state| state.is_pending());
-        !waited.unwrap_or_else(PoisonError::into_inner).0.is_pending()
+        !waited.is_pending()
     }
 
     /// Waits for the outcome and takes it; `None` if it was taken before.
     pub fn take(&self) -> Option<T> {
-        let waited = self.ended.wait_while(self.lock(), |state| state.is_pending());
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.ended.wait_while(self.lock(), |state| state.is_pending());
         match std::mem::replace(&mut state.outcome, Outcome::Taken) {
             Outcome::Ended(outcome) => Some(outcome),
             Outcome::Pending | Outcome::Taken => None,
@@ -96,7 +95,7 @@ impl<T> Completion<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -3,12 +3,7 @@
 //! Lanes are grouped in crews, one for each family of stores, track and place. A crew outlives its jobs. Jobs of class
 //! *now* have their own crews, so they never wait behind another job's I/Os in a lane's queue.
 
-use std::{
-    collections::HashMap,
-    process,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::HashMap, process, sync::Arc, time::Instant};
 
 use straightway_core::{Choice, Class, Direction, Error, ErrorKind, Extent, Lock, Move, Place, Plan, Result, Share};
 use straightway_sys::{Region, cuda::Context};

@@ -8,12 +8,12 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt,
     hash::Hash,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     thread::Builder,
     time::Duration,
 };
 
-use straightway_core::Error;
+use straightway_core::{Error, Lock, Signal};
 
 /// How long a thread waits for more work before it ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -39,8 +39,8 @@ pub struct ThreadLimits {
 #[derive(Debug)]
 struct Shared<K> {
     limits: ThreadLimits,
-    state: Mutex<State<K>>,
-    changed: Condvar,
+    state: Lock<State<K>>,
+    changed: Signal,
 }
 
 struct State<K> {
@@ -71,8 +71,8 @@ impl<K: Clone + Eq + Hash + Send + 'static> Threads<K> {
         };
         Self(Arc::new(Shared {
             limits,
-            state: Mutex::new(state),
-            changed: Condvar::new(),
+            state: Lock::new(state),
+            changed: Signal::new(),
         }))
     }
 
@@ -82,7 +82,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Threads<K> {
         let mut state = self.0.lock();
         state.add(key, Box::new(work), per_key);
         if state.ready.len() <= state.idle + state.starting || state.threads >= threads {
-            self.0.changed.notify_one();
+            self.0.changed.notify_all();
             return Ok(());
         }
         let shared = Arc::clone(&self.0);
@@ -122,16 +122,11 @@ impl<K: Clone + Eq + Hash> Shared<K> {
                 state.end(&key);
                 continue;
             }
-            if state.is_closed {
-                break;
-            }
             state.idle += 1;
             let is_idle = |state: &mut State<K>| state.ready.is_empty() && !state.is_closed;
-            let waited = self.changed.wait_timeout_while(state, IDLE_MAX, is_idle);
-            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            state = woken;
+            state = self.changed.wait_timeout_while(state, IDLE_MAX, is_idle);
             state.idle -= 1;
-            if timeout.timed_out() && state.ready.is_empty() {
+            if state.ready.is_empty() {
                 break;
             }
         }
@@ -141,7 +136,7 @@ impl<K: Clone + Eq + Hash> Shared<K> {
 
 impl<K> Shared<K> {
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -199,10 +194,10 @@ mod tests {
     /// Gives `count` works of a key that wait until the returned sender is dropped.
     fn hang(threads: &Threads<u32>, key: u32, count: usize) -> Sender<()> {
         let (release, held) = channel::<()>();
-        let held = Arc::new(Mutex::new(held));
+        let held = Arc::new(Lock::new(held));
         for _ in 0..count {
             let held = Arc::clone(&held);
-            let work = move || held.lock().unwrap().recv().unwrap_or_default();
+            let work = move || held.lock().recv().unwrap_or_default();
             assert!(threads.run(key, work).is_ok());
         }
         release

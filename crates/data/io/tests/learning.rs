@@ -132,8 +132,8 @@ fn a_short_read_a_read_with_a_route_and_a_concurrent_read_learn_nothing() {
         ..Share::default()
     };
     let slow = executor.sharing(share, Class::Soon).unwrap();
-    let region = Arc::new(Region::host(1 << 20).unwrap());
-    let concurrent = slow.read(vec![Arc::clone(&file)], whole(1 << 20), &region, Choice::Auto);
+    let region = Arc::new(Region::host(17 << 20).unwrap());
+    let concurrent = slow.read(vec![Arc::clone(&file)], whole(17 << 20), &region, Choice::Auto);
     read(17 << 20, Choice::Auto).unwrap().wait().unwrap();
     assert!(!concurrent.unwrap().is_done(), "it ran beside the other");
     assert!(kept.lock().is_empty());
