@@ -9,8 +9,9 @@ use std::{
 use pyo3::prelude::*;
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{Completion, Progress, ThreadLimits, Threads};
+use straightway_sys::PerProcess;
 
-use crate::{error::OrRaise, log, per_process::PerProcess};
+use crate::{error::OrRaise, log};
 
 /// The interval between checks for signals such as Ctrl-C: below what a person notices.
 pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);

@@ -3,10 +3,10 @@
 //! Lanes are grouped in crews, one for each family of stores, track and place. A crew outlives its jobs. Jobs of class
 //! *now* have their own crews, so they never wait behind another job's I/Os in a lane's queue.
 
-use std::{collections::HashMap, process, sync::Arc, time::Instant};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use straightway_core::{Choice, Class, Direction, Error, ErrorKind, Extent, Lock, Move, Place, Plan, Result, Share};
-use straightway_sys::{Region, cuda::Context};
+use straightway_sys::{Process, Region, cuda::Context};
 
 use crate::{
     ask::{Ask, Checked},
@@ -59,7 +59,7 @@ struct Lanes {
     /// The threads that finish jobs.
     finishers: Arc<Threads<FinishKey>>,
     /// The process that has its threads. A forked child does not.
-    process: u32,
+    process: Process,
 }
 
 /// The crews, and the memory that those of a GPU share.
@@ -93,7 +93,7 @@ impl Executor {
                 traffic: Arc::default(),
                 reservations,
                 finishers: Arc::new(Threads::new(finish::THREADS)),
-                process: process::id(),
+                process: Process::this(),
             }),
         })
     }
@@ -354,7 +354,7 @@ impl Executor {
 
 impl Lanes {
     fn is_own(&self) -> bool {
-        self.process == process::id()
+        self.process.is_this()
     }
 
     /// Returns an error in a forked child. Locks may be held there by threads that only its parent has.
@@ -364,7 +364,7 @@ impl Lanes {
         }
         let message = format!(
             "its lanes are threads of process {}, from which this one was forked",
-            self.process
+            self.process.number()
         );
         Err(Error::new(ErrorKind::Invalid, "use", "an executor", message).with_hint("make one in the child"))
     }

@@ -79,7 +79,10 @@ impl Finish {
         let objects = synced.unwrap_or(&job.objects);
         let first = asked.or_else(|| objects.handles().first());
         let device = first.and_then(|handle| handle.file()).map(File::device_id);
-        Some(device.map_or_else(|| FinishKey::Store(objects.store().describe(OsStr::new(""))), FinishKey::Device))
+        Some(device.map_or_else(
+            || FinishKey::Store(objects.store().describe(OsStr::new(""))),
+            FinishKey::Device,
+        ))
     }
 
     /// Finishes the job, and then says that it has ended.
