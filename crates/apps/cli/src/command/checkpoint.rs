@@ -1,12 +1,9 @@
 //! `straightway checkpoint`: lists, checks, compares, prunes, exports, restores and benchmarks checkpoints.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::Subcommand;
-use straightway_checkpoint::{Checkpoint, Steps};
+use straightway_checkpoint::{Checkpoint, Restorer, Steps};
 use straightway_core::{Result, Uri, text::shown};
 use straightway_io::store::Missing;
 use straightway_stores::Session;
@@ -23,7 +20,7 @@ mod trial;
 mod trial_dir;
 mod verify;
 
-use super::{output::print, stores::StoreArgs};
+use super::{output::print, stores::StoreArgs, tuning::Tuning};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -65,32 +62,53 @@ fn print_lines(lines: &[String]) -> anyhow::Result<()> {
     print(&(lines.join("\n") + "\n"))
 }
 
-/// Opens the checkpoints in a folder, or below a URI.
-fn steps(folder: &Path, store: &StoreArgs) -> Result<Steps> {
-    Steps::find(&*store.stores(&Session::new())?, &Uri::parse(folder)?, Missing::Refuse)
-}
-
-/// A folder of checkpoints, and one of its steps.
-#[derive(Clone, Debug, clap::Args)]
-struct StepArgs {
+/// A folder of checkpoints.
+#[derive(Debug, clap::Args)]
+struct FolderArgs {
     /// The folder of checkpoints, or its URI.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-
-    /// The step [default: the latest].
-    #[arg(long, value_name = "N")]
-    step: Option<u64>,
 
     #[command(flatten)]
     store: StoreArgs,
 }
 
-impl StepArgs {
+impl FolderArgs {
+    /// Opens the checkpoints in the folder, or below the URI.
+    fn steps(&self) -> Result<Steps> {
+        Steps::find(&*self.store.stores(&Session::new())?, &Uri::parse(&self.folder)?, Missing::Refuse)
+    }
+}
+
+/// A step that is read, and how.
+#[derive(Debug, clap::Args)]
+struct ReadArgs {
+    #[command(flatten)]
+    of: FolderArgs,
+
+    /// The step [default: the latest].
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
+
+    /// Write the result as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+impl ReadArgs {
     fn open(&self) -> Result<Checkpoint> {
-        let store = steps(&self.folder, &self.store)?;
+        let steps = self.of.steps()?;
         match self.step {
-            Some(step) => store.checkpoint(step),
-            None => store.open_latest(),
+            Some(step) => steps.checkpoint(step),
+            None => steps.open_latest(),
         }
+    }
+
+    /// The restorer of a checkpoint that was opened.
+    fn restorer(&self, checkpoint: &Checkpoint) -> anyhow::Result<Restorer> {
+        Ok(Restorer::on(&self.tuning.executor(&Session::new(), &[&checkpoint.location()])?))
     }
 }

@@ -1,22 +1,21 @@
 //! `straightway checkpoint diff`: compares two steps.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::json;
 use straightway_checkpoint::{Checkpoint, Restorer, StepChange};
 use straightway_stores::Session;
 
-use super::print_lines;
-use crate::command::{output::print_json, stores::StoreArgs, tuning::Tuning, watch::Watch};
+use super::{FolderArgs, print_lines};
+use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
 
 /// Compare two steps, tensor by tensor.
 ///
 /// Exits with 0 if they are equal, 1 if not.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of checkpoints, or its URI.
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
+    #[command(flatten)]
+    of: FolderArgs,
 
     /// The first step.
     #[arg(value_name = "BEFORE")]
@@ -32,13 +31,10 @@ pub(super) struct Args {
 
     #[command(flatten)]
     tuning: Tuning,
-
-    #[command(flatten)]
-    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = super::steps(&args.folder, &args.store)?;
+    let store = args.of.steps()?;
     let restorer = Restorer::on(&args.tuning.executor(&Session::new(), &[&store.location()])?);
     let (before, after) = (store.checkpoint(args.before)?, store.checkpoint(args.after)?);
     let bytes = |checkpoint: &Checkpoint| checkpoint.manifest().bytes();

@@ -8,8 +8,8 @@ use straightway_core::Bytes;
 use straightway_stores::Session;
 use straightway_weights::FileSaver;
 
-use super::{StepArgs, print_lines};
-use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
+use super::{ReadArgs, print_lines};
+use crate::command::{output::print_json, watch::Watch};
 
 /// Write a checkpoint as plain safetensors files in the layout of Hugging Face.
 ///
@@ -17,7 +17,7 @@ use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    step: StepArgs,
+    read: ReadArgs,
 
     /// The target: a new or empty folder.
     #[arg(value_name = "TARGET")]
@@ -26,21 +26,14 @@ pub(super) struct Args {
     /// The maximum size of a file.
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(EXPORT_BYTES))]
     shard_size: Bytes,
-
-    /// Write the result as JSON.
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    tuning: Tuning,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let session = Session::new();
-    let checkpoint = args.step.open()?;
-    let target = args.step.store.stores(&session)?.locate(&args.target)?;
+    let checkpoint = args.read.open()?;
+    let target = args.read.of.store.stores(&session)?.locate(&args.target)?;
     let ends = [&checkpoint.location(), &target];
-    let executor = args.tuning.write_executor(&session, &ends)?;
+    let executor = args.read.tuning.write_executor(&session, &ends)?;
     let restorer = Restorer::new(executor.settings().clone())?;
     let mut saver = FileSaver::new(Arc::new(executor));
     saver.progress = Arc::clone(restorer.progress());
@@ -48,7 +41,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watch = Watch::begin(restorer.progress(), bytes, Some(&target));
     let exported = restorer.export(&checkpoint, &saver, target, args.shard_size.0)?;
     drop(watch);
-    if args.json {
+    if args.read.json {
         let json = json!({
             "files": exported.files,
             "tensors": exported.tensors,

@@ -1,32 +1,29 @@
 //! `straightway checkpoint ls`: lists the steps of a folder.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::json;
 use straightway_checkpoint::{Manifest, Steps};
 use straightway_core::{Bytes, Error, ErrorKind, Result};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
-use crate::command::{output::Output, stores::StoreArgs};
+use super::FolderArgs;
+use crate::command::output::Output;
 
 /// List the complete checkpoints of a folder.
 ///
 /// Saves that are under way or crashed are not listed. A step with a damaged manifest or tags is listed with the error.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of checkpoints, or its URI.
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
+    #[command(flatten)]
+    of: FolderArgs,
 
     #[command(flatten)]
     output: Output,
-
-    #[command(flatten)]
-    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = super::steps(&args.folder, &args.store)?;
+    let store = args.of.steps()?;
     let columns = [
         Column::new("step", Unit::Count),
         Column::new("ranks", Unit::Count),

@@ -1,12 +1,12 @@
 //! `straightway checkpoint prune`: removes steps that are not kept.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::json;
 use straightway_checkpoint::Retention;
 
-use super::print_lines;
-use crate::command::{output::print_json, stores::StoreArgs};
+use super::{FolderArgs, print_lines};
+use crate::command::output::print_json;
 
 /// Remove checkpoints that are not kept, and leftovers of crashed saves.
 ///
@@ -14,9 +14,8 @@ use crate::command::{output::print_json, stores::StoreArgs};
 /// disturbed. An unreadable step is kept, with every step that it may reference, and is reported.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of checkpoints, or its URI.
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
+    #[command(flatten)]
+    of: FolderArgs,
 
     /// The number of latest steps to keep.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -33,13 +32,10 @@ pub(super) struct Args {
     /// Write the result as JSON.
     #[arg(long)]
     json: bool,
-
-    #[command(flatten)]
-    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = super::steps(&args.folder, &args.store)?;
+    let store = args.of.steps()?;
     let retention = Retention {
         last: args.keep as usize,
         every: args.every,

@@ -3,12 +3,11 @@
 use std::{process::ExitCode, time::Instant};
 
 use serde_json::json;
-use straightway_checkpoint::{Fetched, Restorer};
+use straightway_checkpoint::Fetched;
 use straightway_core::{Bytes, Place, Rate, Seconds};
-use straightway_stores::Session;
 
-use super::{StepArgs, print_lines};
-use crate::command::{output::print_json, selection_args::device, tuning::Tuning, watch::Watch};
+use super::{ReadArgs, print_lines};
+use crate::command::{output::print_json, selection_args::device, watch::Watch};
 
 /// Restore a checkpoint into memory, check it, and report how long that took.
 ///
@@ -16,23 +15,16 @@ use crate::command::{output::print_json, selection_args::device, tuning::Tuning,
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    step: StepArgs,
+    read: ReadArgs,
 
     /// The target memory: `host` or `cuda:0`.
     #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
     device: Place,
-
-    /// Write the result as JSON.
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    tuning: Tuning,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let checkpoint = args.step.open()?;
-    let restorer = Restorer::on(&args.tuning.executor(&Session::new(), &[&checkpoint.location()])?);
+    let checkpoint = args.read.open()?;
+    let restorer = args.read.restorer(&checkpoint)?;
     let manifest = checkpoint.manifest();
     let tensors: Vec<_> = manifest.tensors.iter().collect();
     let watch = Watch::begin(restorer.progress(), manifest.bytes(), None);
@@ -46,7 +38,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         rebuilt,
     } = &gathered.fetched;
     let rate = Rate(receipt.bytes as f64 / seconds.max(1e-9));
-    if args.json {
+    if args.read.json {
         let json = json!({
             "step": manifest.step,
             "device": args.device.to_string(),

@@ -1,12 +1,12 @@
 //! `straightway checkpoint sweep`: removes leftovers of crashed saves and removals.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use serde_json::json;
 use straightway_core::Seconds;
 
-use super::print_lines;
-use crate::command::{output::print_json, stores::StoreArgs};
+use super::{FolderArgs, print_lines};
+use crate::command::output::print_json;
 
 /// Remove what crashed saves and removals left behind: shards and records without a step, and unfinished uploads.
 ///
@@ -15,9 +15,8 @@ use crate::command::{output::print_json, stores::StoreArgs};
 /// lost if it takes longer than that.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of checkpoints, or its URI.
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
+    #[command(flatten)]
+    of: FolderArgs,
 
     /// The minimum age of what is removed from a bucket; with 0 everything is removed, and no job may be saving.
     #[arg(long, value_name = "TIME", default_value = "7d")]
@@ -26,14 +25,11 @@ pub(super) struct Args {
     /// Write the result as JSON.
     #[arg(long)]
     json: bool,
-
-    #[command(flatten)]
-    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let age = Duration::try_from_secs_f64(args.age.0)?;
-    let swept = super::steps(&args.folder, &args.store)?.sweep_left(age)?;
+    let swept = args.of.steps()?.sweep_left(age)?;
     if args.json {
         print_json(&json!({ "swept": swept }))?;
         return Ok(ExitCode::SUCCESS);

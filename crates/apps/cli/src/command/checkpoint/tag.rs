@@ -1,17 +1,17 @@
 //! `straightway checkpoint tag`: a name for a step, which keeps it from being pruned.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::command::{output::print_json, stores::StoreArgs};
+use super::FolderArgs;
+use crate::command::output::print_json;
 
 /// Give a step a tag, which keeps it from being pruned.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of checkpoints, or its URI.
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
+    #[command(flatten)]
+    of: FolderArgs,
 
     /// The step.
     #[arg(value_name = "STEP")]
@@ -28,13 +28,10 @@ pub(super) struct Args {
     /// Write the step and its resulting tags as JSON.
     #[arg(long)]
     json: bool,
-
-    #[command(flatten)]
-    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = super::steps(&args.folder, &args.store)?;
+    let store = args.of.steps()?;
     if args.remove {
         store.untag(args.step, &args.tag)?;
     } else {

@@ -3,12 +3,10 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use straightway_checkpoint::Restorer;
 use straightway_core::Bytes;
-use straightway_stores::Session;
 
-use super::{StepArgs, print_lines};
-use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
+use super::{ReadArgs, print_lines};
+use crate::command::{output::print_json, watch::Watch};
 
 /// Read all of a checkpoint and check every byte of it.
 ///
@@ -16,26 +14,19 @@ use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    step: StepArgs,
-
-    /// Write the result as JSON.
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    tuning: Tuning,
+    read: ReadArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let checkpoint = args.step.open()?;
-    let restorer = Restorer::on(&args.tuning.executor(&Session::new(), &[&checkpoint.location()])?);
+    let checkpoint = args.read.open()?;
+    let restorer = args.read.restorer(&checkpoint)?;
     let manifest = checkpoint.manifest();
     let images = manifest.image_bytes();
     let watch = Watch::begin(restorer.progress(), images, None);
     let verdict = restorer.verify(&checkpoint)?;
     drop(watch);
     let is_whole = verdict.damage.is_empty();
-    if args.json {
+    if args.read.json {
         let json = json!({
             "step": manifest.step,
             "is_whole": is_whole,
