@@ -154,11 +154,7 @@ fn transfer(store: &Arc<dyn Store>, handle: &Arc<dyn straightway_io::Handle>) ->
     let executor = Executor::new(straightway_io::Settings::default())?;
     let bytes = handle.object().bytes;
     let mut region = Arc::new(Region::host(bytes)?);
-    let moves = vec![Move {
-        object: 0,
-        extent: Extent::new(0, bytes),
-        at: 0,
-    }];
+    let moves = vec![Extent::new(0, bytes).into()];
     let objects = Objects::new(Arc::clone(store), vec![Arc::clone(handle)]);
     executor.read(objects, moves, &region, Choice::Auto)?.wait()?;
     let region = Arc::get_mut(&mut region).expect("the transfer is over");

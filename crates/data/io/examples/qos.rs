@@ -29,11 +29,7 @@ const READ_BYTES: u64 = 1 << 30;
 const DIRECT: Choice = Choice::Only(Route::Direct);
 
 fn whole(bytes: u64) -> Vec<Move> {
-    vec![Move {
-        object: 0,
-        extent: Extent::new(0, bytes),
-        at: 0,
-    }]
+    vec![Extent::new(0, bytes).into()]
 }
 
 /// Flushes `region` to a new file and returns the bytes per second. The file is removed when the draft is dropped,
@@ -65,11 +61,7 @@ fn short_reads(executor: &Executor, file: &Arc<File>, stop: &AtomicBool) -> Vec<
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let offset = rng.below(READ_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
-        let one = vec![Move {
-            object: 0,
-            extent: Extent::new(offset, BLOCK_BYTES),
-            at: 0,
-        }];
+        let one = vec![Move::from(Extent::new(offset, BLOCK_BYTES))];
         let start = Instant::now();
         let files = vec![Arc::clone(file)];
         let job = executor.read(files, one, &region, DIRECT).unwrap();

@@ -39,11 +39,7 @@ const ROUTES: [Choice; 3] = [
 ];
 
 fn whole(bytes: u64) -> Vec<Move> {
-    vec![Move {
-        object: 0,
-        extent: Extent::new(0, bytes),
-        at: 0,
-    }]
+    vec![Extent::new(0, bytes).into()]
 }
 
 /// Starts a read of a whole file. Returns its ticket and region.

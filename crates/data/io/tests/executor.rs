@@ -28,11 +28,7 @@ fn small() -> Settings {
 
 fn read_whole(executor: &Executor, file: &Arc<File>, choice: Choice) -> straightway_core::Result<(Vec<u8>, Receipt)> {
     let mut region = Arc::new(Region::host(file.bytes())?);
-    let moves = vec![Move {
-        object: 0,
-        extent: Extent::new(0, file.bytes()),
-        at: 0,
-    }];
+    let moves = vec![Extent::new(0, file.bytes()).into()];
     let job = executor.read(vec![Arc::clone(file)], moves, &region, choice)?;
     let receipt = job.wait()?;
     let bytes = Arc::get_mut(&mut region)
@@ -332,11 +328,7 @@ fn a_cancelled_job_ends_early_and_says_so() {
     let file = write_file(&folder.path().join("f"), 4 << 20);
     let executor = Executor::new(small()).unwrap();
     let region = Arc::new(Region::host(file.bytes()).unwrap());
-    let moves = vec![Move {
-        object: 0,
-        extent: Extent::new(0, file.bytes()),
-        at: 0,
-    }];
+    let moves = vec![Extent::new(0, file.bytes()).into()];
     let ask = Ask::from(Choice::Auto);
     ask.progress.cancel();
     let ticket = executor.read(vec![file], moves, &region, ask).unwrap();
@@ -388,11 +380,7 @@ fn ring_first_applies_to_reads_and_not_to_writes() {
         return;
     }
     let region = Arc::new(Region::host(1 << 20).unwrap());
-    let whole = vec![Move {
-        object: 0,
-        extent: Extent::new(0, 1 << 20),
-        at: 0,
-    }];
+    let whole = vec![Move::from(Extent::new(0, 1 << 20))];
     let files = vec![Arc::clone(draft.file())];
     let job = executor.write(&region, files, whole, Choice::Auto).unwrap();
     let written = job.wait().unwrap();

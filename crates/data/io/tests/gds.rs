@@ -130,11 +130,7 @@ fn the_test_of_a_write_leaves_the_bytes_of_other_writes_alone() {
 fn write_extent(executor: &Executor, draft: &FileDraft, extent: Extent, choice: Choice) -> Result<Receipt> {
     let mut region = Region::device(&context()?, extent.bytes)?;
     region.write_at(0, &bytes_of(extent.bytes as usize))?;
-    let m = Move {
-        object: 0,
-        extent,
-        at: 0,
-    };
+    let m = Move::from(extent);
     let files = vec![Arc::clone(draft.file())];
     let ticket = executor.write(&Arc::new(region), files, vec![m], choice)?;
     ticket.wait()
@@ -199,11 +195,7 @@ fn small_extents_of_a_long_file_need_no_aligned_region_if_direct_is_demanded() {
         // The first has no whole page. The second has one, which is too little for a separate I/O.
         for extent in [Extent::new(6000, 3000), Extent::new(6000, 10_000)] {
             let mut lent = Arc::new(Region::part_of(memory, 512, extent.bytes).unwrap());
-            let m = Move {
-                object: 0,
-                extent,
-                at: 0,
-            };
+            let m = Move::from(extent);
             let files = vec![Arc::clone(&file)];
             let job = executor.read(files, vec![m], &lent, DIRECT).unwrap();
             let receipt = job.wait().unwrap();

@@ -57,11 +57,7 @@ fn executor(learning: Learning, faults: Option<Faults>) -> Executor {
 
 fn whole(bytes: u64) -> Vec<Move> {
     let extent = Extent::new(0, bytes);
-    vec![Move {
-        object: 0,
-        extent,
-        at: 0,
-    }]
+    vec![Move::from(extent)]
 }
 
 /// The rows of a receipt, added up by leg, route and reason.

@@ -198,11 +198,7 @@ fn without_a_fence_the_library_s_stream_overwrites_the_memory() {
 }
 
 fn move_all() -> Vec<Move> {
-    vec![Move {
-        object: 0,
-        extent: Extent::new(0, 4096),
-        at: 0,
-    }]
+    vec![Extent::new(0, 4096).into()]
 }
 
 #[test]

@@ -115,11 +115,7 @@ fn read_with(settings: Settings) {
             continue;
         }
         let mut region = Arc::new(Region::host(file.bytes()).unwrap());
-        let moves = vec![Move {
-            object: 0,
-            extent,
-            at: 0,
-        }];
+        let moves = vec![Move::from(extent)];
         let files = vec![Arc::clone(&file)];
         let job = executor.read(files, moves, &region, choice).unwrap();
         job.wait().unwrap();

@@ -14,11 +14,7 @@ fn read(executor: &Executor, path: &Path, choice: Choice) -> Result<Receipt> {
     let bytes = file.bytes();
     let region = Arc::new(Region::host(bytes)?);
     let extent = Extent::new(0, bytes);
-    let moves = vec![Move {
-        object: 0,
-        extent,
-        at: 0,
-    }];
+    let moves = vec![Move::from(extent)];
     executor.read(vec![file], moves, &region, choice)?.wait()
 }
 

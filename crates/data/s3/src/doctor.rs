@@ -14,7 +14,7 @@ use std::{
 
 use http::{HeaderMap, Method, header::RANGE};
 use straightway_core::{
-    Choice, Error, ErrorKind, Extent, Move, Rate, Receipt, Result,
+    Choice, Error, ErrorKind, Extent, Rate, Receipt, Result,
     receipt::{Bound, Sockets},
 };
 use straightway_io::{
@@ -335,11 +335,7 @@ fn read(store: &S3, object: &Arc<dyn Handle>, bytes: u64, depth: u32, usual: &Se
     })?;
     let region = Arc::new(Region::host(bytes)?);
     region.populate();
-    let moves = vec![Move {
-        object: 0,
-        extent: Extent::new(0, bytes),
-        at: 0,
-    }];
+    let moves = vec![Extent::new(0, bytes).into()];
     let objects = Objects::new(Arc::new(store.clone()), vec![Arc::clone(object)]);
     executor.read(objects, moves, &region, Choice::Auto)?.wait()
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Choice, Error, ErrorKind, Extent, Move, Rate, Receipt, Result, Scheme, Uri};
+use straightway_core::{Choice, Error, ErrorKind, Extent, Rate, Receipt, Result, Scheme, Uri};
 use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
     store::{ListPage, Location, Missing, Registry, open_one},
@@ -169,11 +169,7 @@ fn read(store: &Arc<dyn Store>, object: &Arc<dyn Handle>, bytes: u64) -> Result<
     })?;
     let region = Arc::new(Region::host(bytes)?);
     region.populate();
-    let moves = vec![Move {
-        object: 0,
-        extent: Extent::new(0, bytes),
-        at: 0,
-    }];
+    let moves = vec![Extent::new(0, bytes).into()];
     let objects = Objects::new(Arc::clone(store), vec![Arc::clone(object)]);
     executor.read(objects, moves, &region, Choice::Auto)?.wait()
 }

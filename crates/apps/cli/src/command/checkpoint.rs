@@ -76,7 +76,11 @@ struct FolderArgs {
 impl FolderArgs {
     /// Opens the checkpoints in the folder, or below the URI.
     fn steps(&self) -> Result<Steps> {
-        Steps::find(&*self.store.stores(&Session::new())?, &Uri::parse(&self.folder)?, Missing::Refuse)
+        Steps::find(
+            &*self.store.stores(&Session::new())?,
+            &Uri::parse(&self.folder)?,
+            Missing::Refuse,
+        )
     }
 }
 
@@ -109,6 +113,8 @@ impl ReadArgs {
 
     /// The restorer of a checkpoint that was opened.
     fn restorer(&self, checkpoint: &Checkpoint) -> anyhow::Result<Restorer> {
-        Ok(Restorer::on(&self.tuning.executor(&Session::new(), &[&checkpoint.location()])?))
+        Ok(Restorer::on(
+            &self.tuning.executor(&Session::new(), &[&checkpoint.location()])?,
+        ))
     }
 }

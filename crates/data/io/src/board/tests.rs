@@ -35,11 +35,7 @@ fn job(path: &Path, region: &Arc<Region>) -> Arc<Job> {
         cached_chunk_bytes: CHUNK_BYTES,
         ..Settings::default()
     };
-    let whole = Move {
-        object: 0,
-        extent: Extent::new(0, CHUNKS * CHUNK_BYTES),
-        at: 0,
-    };
+    let whole = Move::from(Extent::new(0, CHUNKS * CHUNK_BYTES));
     let file = Arc::new(File::open(path).unwrap());
     let choice = Choice::Only(Route::Buffered);
     let (files, ask) = (vec![file].into(), choice.into());

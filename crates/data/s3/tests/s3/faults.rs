@@ -325,11 +325,7 @@ fn read_one_version(store: &S3, versions: &[Vec<u8>]) -> Result<()> {
     let handle = super::open(store, "swapped/7-0")?;
     let bytes = handle.object().bytes;
     let mut region = Arc::new(Region::host(bytes)?);
-    let moves = vec![Move {
-        object: 0,
-        extent: Extent::new(0, bytes),
-        at: 0,
-    }];
+    let moves = vec![Extent::new(0, bytes).into()];
     let objects = Objects::new(Arc::new(store.clone()), vec![handle]);
     executor.read(objects, moves, &region, Choice::Auto)?.wait()?;
     let read = Arc::get_mut(&mut region).expect("the job is over").as_slice();

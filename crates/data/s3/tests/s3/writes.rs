@@ -37,11 +37,7 @@ pub(crate) fn read_by_lanes(store: &S3, name: &str, settings: Settings) -> Resul
     let region = Arc::new(Region::host(bytes.max(1))?);
     if bytes > 0 {
         let objects = Objects::new(Arc::new(store.clone()), vec![handle]);
-        let moves = vec![Move {
-            object: 0,
-            extent: Extent::new(0, bytes),
-            at: 0,
-        }];
+        let moves = vec![Extent::new(0, bytes).into()];
         let executor = Executor::new(settings)?;
         executor.read(objects, moves, &region, Choice::Auto)?.wait()?;
     }

@@ -90,11 +90,7 @@ fn measure(
     let mut receipts = Vec::new();
     for _ in 0..args.runs.max(1) {
         let objects = Objects::new(Arc::clone(store), vec![Arc::clone(object)]);
-        let whole = Move {
-            object: 0,
-            extent: Extent::new(0, bytes),
-            at: 0,
-        };
+        let whole = Move::from(Extent::new(0, bytes));
         receipts.push(executor.read(objects, vec![whole], &region, Choice::Auto)?.wait()?);
     }
     receipts.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));

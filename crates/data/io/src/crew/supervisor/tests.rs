@@ -162,11 +162,7 @@ fn job(folder: &Path, byte: u8) -> (Job, Arc<Region>) {
     fs::write(&path, vec![byte; usize::try_from(bytes).unwrap()]).unwrap();
     let file = Arc::new(File::open(&path).unwrap());
     let region = Arc::new(Region::host(bytes).unwrap());
-    let whole = Move {
-        object: 0,
-        extent: Extent::new(0, bytes),
-        at: 0,
-    };
+    let whole = Move::from(Extent::new(0, bytes));
     let choice = Choice::Only(Route::Buffered);
     let (files, ask) = (vec![file].into(), choice.into());
     let outfit = Outfit::new(settings(), ExecutorParts::default());
