@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use pyo3::{exceptions::PyValueError, prelude::*};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
 use straightway_core::{Place, Result};
 use straightway_io::Region;
 use straightway_sys::{
@@ -17,10 +17,11 @@ use straightway_weights::{Dtype, Holding, Shape, whole_bytes};
 
 use crate::{arguments::place, error::OrRaise};
 
-/// A tensor as Python describes it: name, dtype, shape, address, bytes, device, and the object that owns the memory.
-pub(crate) type Described = (String, String, Vec<u64>, u64, usize, String, Py<PyAny>);
-
 /// A tensor in memory that a Python object owns and keeps at its address.
+///
+/// Only the package's own code makes one, for bytes that are mapped and initialised as long as their owner lives, and
+/// that may be written to if it is the target of a restore. `_memory.py` checks that first.
+#[pyclass(frozen, module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct BorrowedTensor {
     pub(crate) name: String,
@@ -32,16 +33,19 @@ pub(crate) struct BorrowedTensor {
     owner: Arc<Py<PyAny>>,
 }
 
+#[pymethods]
 impl BorrowedTensor {
-    /// A tensor from its description.
-    ///
-    /// # Safety
-    ///
-    /// The described bytes are mapped and initialised as long as the object lives, and they may be written to if
-    /// [`region`](Self::region) is called. The package's Python code checks that before it describes a tensor: see
-    /// `_memory.py`.
-    pub(crate) unsafe fn new(described: Described) -> PyResult<Self> {
-        let (name, dtype, shape, address, bytes, device, owner) = described;
+    /// A tensor of `bytes` bytes at an address of a device (`host:` or `cuda:N`), which `owner` keeps.
+    #[new]
+    fn new(
+        name: String,
+        dtype: &str,
+        shape: Vec<u64>,
+        address: u64,
+        bytes: usize,
+        device: &str,
+        owner: Py<PyAny>,
+    ) -> PyResult<Self> {
         let dtype = dtype.parse::<Dtype>().or_raise()?;
         let shape = Shape::from_iter(shape);
         let needed = shape.elements().and_then(|n| whole_bytes(n, dtype));
@@ -53,7 +57,7 @@ impl BorrowedTensor {
         Ok(Self {
             dtype,
             shape,
-            place: place(&device)?,
+            place: place(device)?,
             name,
             address,
             bytes,
@@ -61,6 +65,39 @@ impl BorrowedTensor {
         })
     }
 
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.dtype.name()
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.shape.iter())
+    }
+
+    #[getter]
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size in bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[getter]
+    fn device(&self) -> String {
+        self.place.to_string()
+    }
+}
+
+impl BorrowedTensor {
     /// Its bytes, for reading.
     pub(crate) fn holding(&self, contexts: &mut Contexts) -> Result<Holding<'static>> {
         Ok(match (self.place, NonNull::new(self.address as *mut u8)) {

@@ -35,6 +35,7 @@ use pyo3::prelude::*;
 mod _straightway {
     #[pymodule_export]
     use crate::{
+        borrowed::BorrowedTensor,
         checkpoint::{Checkpoint, Saver, Store, fresh_run},
         container::parse_header,
         loading::{Loading, warm},

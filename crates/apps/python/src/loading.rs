@@ -193,7 +193,7 @@ impl Loading {
     fn run(mapped: Vec<(Memory, Placed)>, prepared: Prepared, loader: &Loader) -> PyResult<Self> {
         let memory = Memory::Region(Arc::clone(prepared.region()));
         let placed = Arc::clone(prepared.tensors());
-        let work = Work::begin(&loader.progress, move || prepared.run()).or_raise()?;
+        let work = Work::begin(&loader.progress, move || Ok(prepared.run()?.receipt)).or_raise()?;
         Ok(Self {
             mapped,
             memory,

@@ -8,7 +8,7 @@ use straightway_io::Progress;
 use straightway_weights::{FileSaver, Held};
 
 use crate::{
-    borrowed::{BorrowedTensor, Contexts, Described},
+    borrowed::{BorrowedTensor, Contexts},
     receipt::Receipt,
     stores::{SESSION, StorageOptions, stores},
     waiting,
@@ -19,21 +19,16 @@ use crate::{
 #[pyo3(signature = (tensors, path, metadata, *, storage_options=None))]
 pub(crate) fn save(
     py: Python<'_>,
-    tensors: Vec<Described>,
+    tensors: Vec<Py<BorrowedTensor>>,
     path: PathBuf,
     metadata: BTreeMap<String, String>,
     storage_options: Option<StorageOptions>,
 ) -> PyResult<Receipt> {
-    let tensors: Vec<_> = tensors
-        .into_iter()
-        // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
-        .map(|described| unsafe { BorrowedTensor::new(described) })
-        .collect::<PyResult<_>>()?;
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
         let mut contexts = Contexts::default();
-        let held = tensors.iter().map(|tensor| held(tensor, &mut contexts));
+        let held = tensors.iter().map(|tensor| held(tensor.get(), &mut contexts));
         let target = stores(storage_options.as_ref())?.locate(&path)?;
         let saver = FileSaver {
             progress: watched,

@@ -259,7 +259,7 @@ def test_compressed_checkpoints_are_smaller_and_the_same(tmp_path, codec):
 
 
 def test_steps_that_are_not_kept_are_removed(tmp_path):
-    with straightway.Checkpointer(tmp_path, keep_last=2, keep_every=4) as checkpointer:
+    with straightway.Checkpointer(tmp_path, keep_last=2, options=straightway.SaveOptions(keep_every=4)) as checkpointer:
         for step in range(1, 9):
             checkpointer.save(step, {"t": torch.ones(3)})
             if step == 3:
@@ -385,6 +385,8 @@ def test_invalid_numbers_are_refused_before_anything_is_saved(tmp_path):
     ]:
         with pytest.raises(ValueError, match=words):
             straightway.Checkpointer(tmp_path, **wrong)
+    with pytest.raises(TypeError, match="Checkpointer has no argument 'keep'"):
+        straightway.Checkpointer(tmp_path, keep=3)
     with straightway.Checkpointer(tmp_path) as checkpointer:
         for call in (lambda: checkpointer.save(-1, {}), lambda: checkpointer.load(-1), lambda: checkpointer.tag(-1, "t"), lambda: checkpointer.remove(-1)):
             with pytest.raises(ValueError, match="a step is at least 0"):
@@ -427,7 +429,7 @@ def test_a_corrupt_chunk_is_named_and_not_written_to_the_target(tmp_path):
 
 
 def test_parity_repairs_a_damaged_chunk(tmp_path):
-    with straightway.Checkpointer(tmp_path, parity=1) as checkpointer:
+    with straightway.Checkpointer(tmp_path, options=straightway.SaveOptions(parity=1)) as checkpointer:
         checkpointer.save(1, {"weight": torch.ones(3 << 20)}, async_=False)
         flip(tmp_path, 1)
         into = {"weight": torch.zeros(3 << 20)}

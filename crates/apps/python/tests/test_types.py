@@ -20,7 +20,7 @@ WRONG = {
     "backend": 'straightway.safe_open("m", "pt", backend="read")',
     "copy": 'straightway.copy("a", "b", route="cached")',
     "compression": 'straightway.Checkpointer("c", compression="gzip")',
-    "busy": 'straightway.Checkpointer("c", busy="never")',
+    "busy": 'straightway.SaveOptions(busy="never")',
     "step": 'checkpointer.load("last")',
     "into": 'checkpointer.restore("newest", into={})',
     "options": 'straightway.save_file({}, "m", storage_options={"region": 5})',
@@ -29,7 +29,7 @@ WRONG = {
 
 #: Lines without a mistake.
 RIGHT = """
-    checkpointer = straightway.Checkpointer("c", compression="zstd", busy="refuse", storage_options={"anonymous": True})
+    checkpointer = straightway.Checkpointer("c", compression="zstd", options=straightway.SaveOptions(busy="refuse"), storage_options={"anonymous": True})
     future: straightway.SaveFuture = checkpointer.save(1, {})
     saved: straightway.Saved = checkpointer.save(2, {}, async_=False)
     info: straightway.TensorInfo = checkpointer.tensors("latest")["w"]

@@ -18,7 +18,7 @@ use super::{
     rendezvous::{Rendezvous, TrustedCoordinator, WaitLimit, announce, gather},
     shard::{ShardWriter, Written},
     shard_report::ShardReport,
-    snapshot::Segment,
+    snapshot::Segments,
     steps::Steps,
 };
 
@@ -73,13 +73,8 @@ pub(crate) struct Flush {
 
 impl Flush {
     /// Runs the flush, and returns the memory of the snapshot with the result.
-    pub(crate) fn run(
-        &self,
-        image: &Image,
-        mut segments: impl Iterator<Item = Segment>,
-    ) -> (Vec<Region>, Result<Flushed>) {
-        let mut used = Vec::new();
-        let outcome = self.flush(image, &mut segments, &mut used);
+    pub(crate) fn run(&self, image: &Image, mut segments: Segments) -> (Vec<Region>, Result<Flushed>) {
+        let outcome = self.flush(image, &mut segments);
         if outcome.is_err() {
             let coordination = self.store.coordination();
             // Leftovers are never read again, and a sweep removes them later.
@@ -88,10 +83,7 @@ impl Flush {
                 _ => coordination.withdraw(&self.attempt, &self.nonce),
             };
         }
-        // After an error, the snapshot's other segments are not written, but their memory is used again.
-        let unused = segments.map(|segment| segment.region);
-        let regions = unused.chain(used.into_iter().filter_map(Arc::into_inner)).collect();
-        (regions, outcome)
+        (segments.into_regions(), outcome)
     }
 
     fn rendezvous(&self) -> Rendezvous<'_> {
@@ -104,20 +96,15 @@ impl Flush {
         }
     }
 
-    fn flush(
-        &self,
-        image: &Image,
-        segments: &mut impl Iterator<Item = Segment>,
-        used: &mut Vec<Arc<Region>>,
-    ) -> Result<Flushed> {
+    fn flush(&self, image: &Image, segments: &mut Segments) -> Result<Flushed> {
         let start = Instant::now();
         let (rank, step, bytes) = (self.writer.rank, self.attempt.step, image.bytes());
-        let (home, written) =
-            self.write(bytes, segments, used)
-                .map_err(|error| match (&self.gathering, rank.rank) {
-                    (Gathering::Files(_), 1..) => self.rendezvous().decline(error),
-                    _ => error,
-                })?;
+        let (home, written) = self
+            .write(bytes, segments)
+            .map_err(|error| match (&self.gathering, rank.rank) {
+                (Gathering::Files(_), 1..) => self.rendezvous().decline(error),
+                _ => error,
+            })?;
         let record = written.record;
         let written_bytes = record.written_bytes(step);
         let report = ShardReport {
@@ -163,12 +150,7 @@ impl Flush {
     }
 
     /// Writes the shard and makes it durable. Returns the place of the attempt's objects too.
-    fn write(
-        &self,
-        bytes: u64,
-        segments: &mut impl Iterator<Item = Segment>,
-        used: &mut Vec<Arc<Region>>,
-    ) -> Result<(Home, Written)> {
+    fn write(&self, bytes: u64, segments: &mut Segments) -> Result<(Home, Written)> {
         let rank = self.writer.rank;
         if matches!(self.gathering, Gathering::Files(_)) && rank.rank == 0 && rank.world > 1 {
             // Announced first, because ranks that are done wait for it.
@@ -176,7 +158,7 @@ impl Flush {
         }
         let coordination = self.store.coordination();
         let home = coordination.home(&self.attempt, &self.nonce)?;
-        let written = self.writer.write(coordination, &home, bytes, segments, used)?;
+        let written = self.writer.write((coordination, &home), bytes, segments)?;
         Ok((home, written))
     }
 }

@@ -26,7 +26,7 @@ use super::{
 
 pub(crate) use check::{check_chunk_bytes, check_tensor};
 pub(crate) use overlap::covers;
-pub(crate) use wire::{PART_SCHEMA, ShardReportWire};
+pub(crate) use wire::TensorWire;
 
 /// The maximum length of a manifest. That of 4 TiB in chunks of 4 MiB has some 60 MiB.
 pub const MANIFEST_BYTES_MAX: u64 = 512 << 20;

@@ -23,7 +23,7 @@ use super::{
     rendezvous::{TrustedCoordinator, WaitLimit},
     shard::{Rank, ShardWriter, check_rank},
     shard_report::{ShardReport, check_metadata},
-    snapshot::{Preparing, SnapshotPool, check_memory, segments},
+    snapshot::{Preparing, Segments, SnapshotPool, check_memory, segments},
     source::SaveSource,
     steps::Steps,
 };
@@ -315,7 +315,7 @@ impl CheckpointSaver {
         let end = Arc::<FlushEnd>::default();
         let publishes = Arc::clone(&end);
         let run = move || {
-            let ran = catch_unwind(AssertUnwindSafe(|| flush.run(&own, inbox.into_iter())));
+            let ran = catch_unwind(AssertUnwindSafe(|| flush.run(&own, Segments::new(inbox))));
             // Nothing of the save is held when it is over.
             drop((flush, own));
             publishes.publish(ran);

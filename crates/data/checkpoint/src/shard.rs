@@ -16,7 +16,7 @@ use super::{
     coordination::{Coordination, Home},
     manifest::{ChunkLocation, Manifest, ShardRecord},
     name::shard_file,
-    snapshot::{Segment, each_chunk, threads},
+    snapshot::{Segment, Segments, each_chunk, threads},
     sum::{Digest, Sum},
 };
 
@@ -40,6 +40,9 @@ pub(crate) struct ShardWriter {
     /// Whether chunks get digests, so that a later save can be compared with this one.
     pub(crate) digests: bool,
 }
+
+/// Where a shard is written, and by which rules.
+type ShardPlace<'a> = (&'a dyn Coordination, &'a Home);
 
 /// A rank, and the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,42 +75,31 @@ impl ShardWriter {
         self.parent.is_none() && self.codec == Codec::Raw && !self.digests
     }
 
-    /// Writes the segments of an image of `bytes` bytes to `home` as they arrive, and makes them durable. The memory of
-    /// each is added to `used`, even if the write fails.
-    pub(crate) fn write(
-        &self,
-        coordination: &dyn Coordination,
-        home: &Home,
-        bytes: u64,
-        segments: &mut impl Iterator<Item = Segment>,
-        used: &mut Vec<Arc<Region>>,
-    ) -> Result<Written> {
+    /// Writes the segments of an image of `bytes` bytes as they arrive, and makes them durable.
+    pub(crate) fn write(&self, to: ShardPlace<'_>, bytes: u64, segments: &mut Segments) -> Result<Written> {
         if self.is_plain() {
-            return self.write_plain(coordination, home, bytes, segments, used);
+            return self.write_plain(to, bytes, segments);
         }
         let whole = segments.next().filter(|s| s.extent.bytes == bytes);
         let whole = whole.ok_or_else(not_taken)?;
-        self.write_packed(coordination, home, whole, used)
+        self.write_packed(to, whole, segments)
     }
 
     fn write_plain(
         &self,
-        coordination: &dyn Coordination,
-        home: &Home,
+        (coordination, home): ShardPlace<'_>,
         bytes: u64,
-        segments: &mut impl Iterator<Item = Segment>,
-        used: &mut Vec<Arc<Region>>,
+        segments: &mut Segments,
     ) -> Result<Written> {
         let name = home.shard_name(self.rank, true);
         let shard = coordination.create_shard(home, self.rank.rank, &name, bytes)?;
         let mut ratio = None;
         let (receipt, chunks) = std::thread::scope(|scope| {
             let (mut sums, mut books) = (Vec::new(), Books::default());
-            for mut segment in segments {
+            while let Some(mut segment) = segments.next() {
                 ratio.get_or_insert_with(|| estimate(image(&mut segment)));
                 let (extent, known) = (segment.extent, segment.sums);
-                let region = Arc::new(segment.region);
-                used.push(Arc::clone(&region));
+                let region = segments.share(segment.region);
                 // The file is synced once, with its last segment.
                 let is_last = extent.end() >= bytes;
                 let ticket = self.start(&shard.object, extent, &region, is_last)?;
@@ -165,10 +157,9 @@ impl ShardWriter {
 
     fn write_packed(
         &self,
-        coordination: &dyn Coordination,
-        home: &Home,
+        (coordination, home): ShardPlace<'_>,
         mut segment: Segment,
-        used: &mut Vec<Arc<Region>>,
+        segments: &mut Segments,
     ) -> Result<Written> {
         let (bytes, step) = (segment.extent.bytes, home.attempt.step);
         let known = std::mem::take(&mut segment.sums);
@@ -202,8 +193,7 @@ impl ShardWriter {
         if !self.digests {
             record.digests.clear();
         }
-        let region = Arc::new(segment.region);
-        used.push(Arc::clone(&region));
+        let region = segments.share(segment.region);
         let whole = Extent::new(0, record.file_bytes(step));
         let shard = coordination.create_shard(home, self.rank.rank, &name, whole.bytes)?;
         let receipt = self.start(&shard.object, whole, &region, true)?.wait()?;

@@ -1,5 +1,7 @@
 //! The report of a rank about its shard, and the merge of all reports into a manifest.
 
+mod wire;
+
 use std::collections::BTreeMap;
 
 use hashbrown::{HashMap, hash_map::Entry};
@@ -7,9 +9,7 @@ use straightway_core::{Error, ErrorKind, Result};
 use straightway_weights::quoted;
 
 use super::{
-    manifest::{
-        Manifest, PART_SCHEMA, RANKS_MAX, Saved, SavedPart, ShardRecord, ShardReportWire, check_tensor, covers, open,
-    },
+    manifest::{Manifest, RANKS_MAX, Saved, SavedPart, ShardRecord, check_tensor, covers, open},
     name::Attempt,
     seal,
 };
@@ -38,12 +38,12 @@ pub struct ShardReport {
 impl ShardReport {
     /// The report as text, to send to the coordinator.
     pub fn text(&self) -> String {
-        seal::seal(&ShardReportWire::of(self))
+        seal::seal(&wire::ShardReportWire::of(self))
     }
 
     /// Parses a report. Errors call it `name`.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self> {
-        open::<ShardReportWire>(name, text, PART_SCHEMA)?.checked(name)
+        open::<wire::ShardReportWire>(name, text, wire::SCHEMA)?.checked(name)
     }
 }
 

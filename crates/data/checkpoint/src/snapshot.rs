@@ -7,7 +7,7 @@
 //! computed while they are written.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, mpsc::Receiver},
     thread::{Builder, JoinHandle},
 };
 
@@ -56,6 +56,41 @@ pub(crate) struct Segment {
     pub(crate) extent: Extent,
     /// The checksum of each chunk; `None` if it is not computed yet.
     pub(crate) sums: Vec<Option<Sum>>,
+}
+
+/// The segments of a snapshot, as they are taken. It keeps their memory, also that of a save that fails.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    inbox: Receiver<Segment>,
+    used: Vec<Arc<Region>>,
+}
+
+impl Segments {
+    /// Those that arrive here.
+    pub(crate) fn new(inbox: Receiver<Segment>) -> Self {
+        let used = Vec::new();
+        Self { inbox, used }
+    }
+
+    /// The next segment, once it is taken; `None` after the last.
+    pub(crate) fn next(&mut self) -> Option<Segment> {
+        self.inbox.recv().ok()
+    }
+
+    /// The memory of a segment, for a transfer.
+    pub(crate) fn share(&mut self, region: Region) -> Arc<Region> {
+        let region = Arc::new(region);
+        self.used.push(Arc::clone(&region));
+        region
+    }
+
+    /// The memory of all segments, after the last one was taken. Nothing else uses it any more.
+    pub(crate) fn into_regions(self) -> Vec<Region> {
+        let unused = self.inbox.into_iter().map(|segment| segment.region);
+        unused
+            .chain(self.used.into_iter().filter_map(Arc::into_inner))
+            .collect()
+    }
 }
 
 /// Cuts an image into segments of whole chunks.

@@ -42,7 +42,7 @@ pub struct Loaded {
 /// A load that is ready to run: its region is allocated, and the place of each tensor is known.
 ///
 /// It may run on another thread while the caller wraps the tensors in its own objects. Their bytes are valid only after
-/// [`run`](Self::run) has returned a receipt.
+/// [`run`](Self::run) has returned.
 #[derive(Debug)]
 pub struct Prepared {
     pub(super) jobs: Jobs,
@@ -87,7 +87,7 @@ impl Loader {
 
     /// Loads the selected tensors into a new region at `place`.
     pub fn load(&self, model: &Model, selection: &Selection, place: Place) -> Result<Loaded> {
-        self.prepare(model, selection, place)?.load()
+        self.prepare(model, selection, place)?.run()
     }
 
     /// Prepares a load: computes its layout and allocates its region.
@@ -218,12 +218,7 @@ impl Prepared {
     }
 
     /// Runs the load and waits for its last byte.
-    pub fn run(self) -> Result<Receipt> {
-        self.load().map(|loaded| loaded.receipt)
-    }
-
-    /// As `run`, but returns the tensors too.
-    pub fn load(self) -> Result<Loaded> {
+    pub fn run(self) -> Result<Loaded> {
         let Self { jobs, region, tensors } = self;
         let receipt = jobs.run(Some(&Target::One(Arc::clone(&region))))?;
         Ok(Loaded {

@@ -142,7 +142,7 @@ impl BatchMemory {
         if self.is_reused && self.kept < KEPT_MAX {
             self.used.push_back(Arc::clone(&region));
         }
-        loader.prepare_in(model, layout, region).load()
+        loader.prepare_in(model, layout, region).run()
     }
 
     /// The memory of the last batch but one, if the caller has dropped all of its tensors and it fits.

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let memory_s = start.elapsed().as_secs_f64();
     let passes = if args.verify { 2 } else { 1 };
     let watch = Watch::begin(&loader.progress, selection.bytes() * passes, None);
-    let mut weights = prepared.load()?;
+    let mut weights = prepared.run()?;
     if args.verify {
         let layout = loader.layout(&model, &selection, load.device);
         verify_loaded(&loader, &model, &layout, &mut weights)?;

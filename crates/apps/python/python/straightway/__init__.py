@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ._handle import Slice, _safe_open_handle, safe_open
     from ._results import Progress, Restored, Saved, TensorInfo
     from ._save_future import SaveFuture
+    from ._save_options import SaveOptions
     from ._saving import save_file
     from ._straightway import Model, Receipt, Tensor, __version__, doctor
     from ._weights import Stream, Weights, iterate, load_file, load_model
@@ -63,6 +64,7 @@ __all__ = [
     "Restored",
     "SafetensorError",
     "SaveFuture",
+    "SaveOptions",
     "Saved",
     "Slice",
     "SliceError",
@@ -101,6 +103,7 @@ _MODULES = {
     "_handle": ("Slice", "_safe_open_handle", "safe_open"),
     "_results": ("Progress", "Restored", "Saved", "TensorInfo"),
     "_save_future": ("SaveFuture",),
+    "_save_options": ("SaveOptions",),
     "_saving": ("save_file",),
     "_straightway": ("Model", "Receipt", "Tensor", "__version__", "doctor"),
     "_weights": ("Stream", "Weights", "iterate", "load_file", "load_model"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import operator
 import os
@@ -14,12 +15,13 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from . import _framework, _memory, _metadata, _parts, _restoring
-from ._arguments import Busy, Compression, Latest, StorageOptions, StrPath
+from ._arguments import Compression, Latest, StorageOptions, StrPath
 from ._collector import without_collector
 from ._names import TREE_PREFIX
 from ._ranks import Ranks, Share
 from ._results import Progress, Restored, Saved, TensorInfo
 from ._save_future import SaveFuture
+from ._save_options import SaveOptions
 from ._saving import nbytes_of, synchronize
 from ._straightway import Checkpoint, Saver, Store
 from ._tree import Node, Plan, StateTree, merge, parsed
@@ -51,16 +53,12 @@ class Checkpointer:
         group: Any = None,
         incremental: bool = False,
         compression: Compression | None = None,
-        parity: int = 0,
         keep_last: int | None = None,
-        keep_every: int | None = None,
-        memory_bytes_max: int | None = None,
-        rate_bytes_per_s: float | None = None,
-        timeout_s: float = 600.0,
-        busy: Busy = "wait",
         trust: bool = False,
         like: Any = None,
         storage_options: StorageOptions | None = None,
+        options: SaveOptions | None = None,
+        **rare: Any,
     ) -> None:
         """Opens a folder of checkpoints. The first save creates it if it is missing.
 
@@ -71,34 +69,30 @@ class Checkpointer:
             group: the process group to take them from; ``None`` is the default group.
             incremental: writes only the chunks that differ from the last step, and references that step for the rest.
             compression: ``"zstd"``, ``"lz4"`` or ``None``.
-            parity: the number of shards that may be lost.
             keep_last: the number of latest steps to keep. Older ones are removed in the background as soon as ``wait``,
                 the next ``save`` or ``close`` sees that a newer step is committed. ``None`` keeps all.
-            keep_every: also keeps the multiples of this number.
-            memory_bytes_max: the limit of the snapshot's memory. ``None`` is no limit.
-            rate_bytes_per_s: the limit of the flush's rate. ``None`` is no limit.
-            timeout_s: the number of seconds that ranks wait for each other.
-            busy: ``"wait"`` waits for a save that is under way, ``"refuse"`` raises.
             trust: unpickles values of any class, which can run code: only for checkpoints of your own. Without it,
                 ``save`` warns of values that only a ``Checkpointer`` with ``trust=True`` will load.
             like: a state with the same tensors as those to be saved; ``prepare`` is called with it.
             storage_options: settings of the store of a URI, as for ``load_file``.
+            options: what is rarely set. Its fields can be given as keywords of their own too.
         """
-        check_bounds(parity, memory_bytes_max, keep_last, keep_every, rate_bytes_per_s)
-        Saver.check(compression=compression, timeout_s=timeout_s, busy=busy, storage_options=storage_options)
+        options = _save_options(options, rare)
+        if keep_last is not None and keep_last < 1:
+            raise ValueError("keep_last is at least 1: the last step is always kept")
+        if options.keep_every is not None and keep_last is None:
+            raise ValueError("keep_every needs keep_last\nhint: keep_last= is the number of latest steps to keep")
+        Saver.check(
+            compression=compression,
+            timeout_s=options.timeout_s,
+            busy=options.busy,
+            storage_options=storage_options,
+        )
         self._folder = os.fspath(folder)
         self._storage_options = dict(storage_options or {})
         self._ranks = Ranks(rank, world_size, run, group)
-        self._options = {
-            "incremental": incremental,
-            "compression": compression,
-            "parity": parity,
-            "memory_bytes_max": memory_bytes_max,
-            "timeout_s": timeout_s,
-            "busy": busy,
-            "rate_bytes_per_s": rate_bytes_per_s,
-        }
-        self._keep = (keep_last, keep_every) if keep_last is not None and self._ranks.rank == 0 else None
+        self._options = options.saver_arguments() | {"incremental": incremental, "compression": compression}
+        self._keep = (keep_last, options.keep_every) if keep_last is not None and self._ranks.rank == 0 else None
         #: The steps that this object saved, in order, and the highest known step of the folder.
         self._saved: list[int] = []
         self._highest: int | None = None
@@ -170,7 +164,7 @@ class Checkpointer:
             _check_step(step)
             text = _metadata.text(metadata)
             given = self._given(state)
-            for device in {tensor[0][5] for tensor in given} - {"host:"}:
+            for device in {tensor.device for tensor, *_ in given} - {"host:"}:
                 synchronize(device)
             # While another save is under way, the saver waits or raises.
             if self._options["busy"] == "wait" or not saver.is_busy():
@@ -188,7 +182,7 @@ class Checkpointer:
         future = SaveFuture.of(saver, number, step)
         self._unsettled.append(future)
         self._prune()
-        self._last = (step, sum(tensor[0][4] for tensor in given))
+        self._last = (step, sum(tensor.nbytes for tensor, *_ in given))
         self._warn_of_later(step)
         return future
 
@@ -499,24 +493,12 @@ class Checkpointer:
         self._highest = max(step, self._highest or 0)
 
 
-def check_bounds(
-    parity: int,
-    memory_bytes_max: int | None,
-    keep_last: int | None = None,
-    keep_every: int | None = None,
-    rate_bytes_per_s: float | None = None,
-) -> None:
-    """Raises for numbers that are out of range."""
-    if keep_last is not None and keep_last < 1:
-        raise ValueError("keep_last is at least 1: the last step is always kept")
-    if keep_every is not None and keep_every < 1:
-        raise ValueError(f"keep_every is at least 1, and {keep_every} is not")
-    if keep_every is not None and keep_last is None:
-        raise ValueError("keep_every needs keep_last\nhint: keep_last= is the number of latest steps to keep")
-    if parity < 0 or (memory_bytes_max is not None and memory_bytes_max < 0):
-        raise ValueError("parity and memory_bytes_max must not be negative")
-    if rate_bytes_per_s is not None and not rate_bytes_per_s > 0:
-        raise ValueError(f"rate_bytes_per_s is above 0, or None for no limit, and {rate_bytes_per_s} is not")
+def _save_options(options: SaveOptions | None, fields: dict[str, Any]) -> SaveOptions:
+    """The options with these fields replaced. Raises for a name that is none."""
+    known = {field.name for field in dataclasses.fields(SaveOptions)}
+    for name in fields.keys() - known:
+        raise TypeError(f"Checkpointer has no argument {name!r}")
+    return dataclasses.replace(options or SaveOptions(), **fields)
 
 
 def _share(name: str, exact: str, part: _parts.Part) -> Share:

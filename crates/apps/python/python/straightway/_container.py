@@ -9,8 +9,8 @@ from typing import Any
 
 from ._arguments import StorageOptions, StrPath
 from ._errors import SafetensorError
-from ._saving import DTYPE_NAMES, Described, check_text, checked_texts, nbytes_of
-from ._straightway import parse_header, save
+from ._saving import DTYPE_NAMES, check_text, checked_texts, nbytes_of
+from ._straightway import BorrowedTensor, parse_header, save
 
 #: The dtypes in the reverse of the order in which writers put them.
 _ORDER = (
@@ -98,22 +98,23 @@ def deserialize(bytes: bytes) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def joined(tensors: Sequence[Described], metadata: Mapping[str, str] | None) -> bytes:
+def joined(tensors: Sequence[BorrowedTensor], metadata: Mapping[str, str] | None) -> bytes:
     """The bytes of a safetensors file with these tensors, which are in host memory."""
-    order = sorted(tensors, key=lambda tensor: (-_ORDER.index(tensor[1]), tensor[0]))
+    order = sorted(tensors, key=lambda tensor: (-_ORDER.index(tensor.dtype), tensor.name))
     entries: dict[str, Any] = {}
     texts = checked_texts(metadata)
     if metadata is not None:
         entries["__metadata__"] = texts
     at = 0
     parts: list[Any] = []
-    for name, dtype, shape, address, length, _, _ in order:
+    for tensor in order:
+        name, length = tensor.name, tensor.nbytes
         if name == "__metadata__" or name in entries:
             raise SafetensorError(f"a tensor cannot be called {name!r}: that name is taken")
-        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + length]}
+        entries[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [at, at + length]}
         at += length
         if length:
-            parts.append((ctypes.c_char * length).from_address(address))
+            parts.append((ctypes.c_char * length).from_address(tensor.address))
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     data = b"".join([len(text).to_bytes(8, "little"), text, *parts])
@@ -122,8 +123,8 @@ def joined(tensors: Sequence[Described], metadata: Mapping[str, str] | None) -> 
     return data
 
 
-def _described(tensors: Mapping[str, TensorSpec]) -> list[Described]:
-    described: list[Described] = []
+def _described(tensors: Mapping[str, TensorSpec]) -> list[BorrowedTensor]:
+    described: list[BorrowedTensor] = []
     for name, spec in tensors.items():
         if not isinstance(spec, TensorSpec):
             raise TypeError(f"tensor {name!r} must be a TensorSpec, not {type(spec).__name__}")
@@ -136,5 +137,5 @@ def _described(tensors: Mapping[str, TensorSpec]) -> list[Described]:
             )
         if spec.data_len and not spec.data_ptr:
             raise SafetensorError(f"tensor {name!r} has {spec.data_len} bytes at address 0")
-        described.append((name, spec.dtype, spec.shape, spec.data_ptr, spec.data_len, "host:", spec))
+        described.append(BorrowedTensor(name, spec.dtype, spec.shape, spec.data_ptr, spec.data_len, "host:", spec))
     return described

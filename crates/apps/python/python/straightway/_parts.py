@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._memory import is_contiguous, is_exact, is_masked, library, readable
-from ._saving import TYPE_NAMES, Described, describe_plain, dtype_of, is_storable
+from ._saving import TYPE_NAMES, describe_plain, dtype_of, is_storable
+from ._straightway import BorrowedTensor
 
 #: A tensor as the saver takes it: description, whether it is opaque bytes, for a part the whole shape and offset, and
 #: the exact name if that is not the name.
-Given = tuple[Described, bool, tuple[Sequence[int], Sequence[int]] | None, str | None]
+Given = tuple[BorrowedTensor, bool, tuple[Sequence[int], Sequence[int]] | None, str | None]
 
 
 #: Complex dtypes that a checkpoint does not have, and the dtype of their real and imaginary halves.
@@ -116,8 +117,8 @@ def whole(name: str, tensor: Any) -> Given:
 def given(name: str, part: Part, exact: str | None = None) -> Given:
     """A part as the saver takes it."""
     described = describe_plain(name, stored(contiguous(part.local)))
-    shape, start = counted(part, described[1], is_complex(part.local))
-    return described, False, None if described[2] == shape else (shape, start), exact
+    shape, start = counted(part, described.dtype, is_complex(part.local))
+    return described, False, None if described.shape == shape else (shape, start), exact
 
 
 def counted(part: Part, dtype: str, has_pairs: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -139,4 +140,5 @@ def opaque(name: str, data: bytes) -> Given:
     import ctypes
 
     owner = ctypes.create_string_buffer(data, len(data))
-    return (name, "U8", (len(data),), ctypes.addressof(owner), len(data), "host:", owner), True, None, None
+    described = BorrowedTensor(name, "U8", (len(data),), ctypes.addressof(owner), len(data), "host:", owner)
+    return described, True, None, None

@@ -14,8 +14,8 @@ from ._conversion import is_lossless
 from ._errors import DamagedError
 from ._memory import Span, assign, holds, library, may_overlap_itself, span, strides_of, writable
 from ._parts import HALVES, Part, counted, is_complex, parts, stored, stored_dtype
-from ._saving import TYPE_NAMES, Described, describe_plain, empty_like, synchronize, torch_name
-from ._straightway import Checkpoint
+from ._saving import TYPE_NAMES, describe_plain, empty_like, synchronize, torch_name
+from ._straightway import BorrowedTensor, Checkpoint
 from ._tree import Filled
 
 #: The statistics of a read: ``bytes``, ``read_bytes``, ``seconds``, ``rebuilt`` and ``receipts``.
@@ -40,7 +40,7 @@ class _Target:
     #: ``None`` if there are no elements.
     span: Span | None
     #: The description of its memory, if bytes can be read directly into it.
-    described: Described | None
+    described: BorrowedTensor | None
 
     @property
     def is_direct(self) -> bool:
@@ -101,12 +101,12 @@ def _joined(pairs: Any, own: Any) -> Any:
 _HALVES = HALVES | {"complex64": "F32"}
 
 
-def _span(own: Any, described: Described | None) -> Span | None:
+def _span(own: Any, described: BorrowedTensor | None) -> Span | None:
     """The span of a tensor; ``None`` if it has no elements."""
     if described is None:
         return None if 0 in own.shape else span(own)
-    address, nbytes, device = described[3:6]
-    return (device, address, address + nbytes) if nbytes else None
+    start, nbytes = described.address, described.nbytes
+    return (described.device, start, start + nbytes) if nbytes else None
 
 
 class _Batch(NamedTuple):
@@ -114,7 +114,7 @@ class _Batch(NamedTuple):
 
     targets: list[_Target]
     memories: list[Any]
-    described: list[tuple[Described, Sequence[int]]]
+    described: list[tuple[BorrowedTensor, Sequence[int]]]
 
     @staticmethod
     def into_copies(targets: list[_Target]) -> _Batch:
@@ -167,7 +167,7 @@ class Filling:
             raise ValueError(f"{name!r} was saved with shape {whole}, but the target has shape {tuple(given)}")
         own = part.local
         described = describe_plain(name, stored(own)) if _holds_as_saved(own) else None
-        ours = described[1] if described else stored_dtype(name, own)
+        ours = described.dtype if described else stored_dtype(name, own)
         saved_dtype = None
         if saved != ours or has_pairs != is_complex(own):
             self._check_conversion(name, saved, has_pairs, own)
@@ -345,10 +345,11 @@ def _allocated(
     wanted: list[Wanted] = [(0, *known[name]) for name in names]
     given, _ = allocate(wanted)
     made = {name: (tensor, address) for name, (tensor, address, is_tensor) in zip(names, given) if is_tensor}
-    targets: list[tuple[Described, Sequence[int]]] = []
+    targets: list[tuple[BorrowedTensor, Sequence[int]]] = []
     for name, (tensor, address) in made.items():
         dtype, shape = known[name]
-        targets.append(((name, dtype, shape, address, tensor.nbytes, place, tensor), (0,) * len(shape)))
+        memory = BorrowedTensor(name, dtype, shape, address, tensor.nbytes, place, tensor)
+        targets.append((memory, (0,) * len(shape)))
     if not targets:
         return {}, nothing()
     # Queued work of the library's stream may still use this memory.

@@ -10,10 +10,7 @@ from typing import Any
 
 from ._arguments import StorageOptions, StrPath
 from ._memory import is_contiguous, library, readable
-from ._straightway import Receipt, save
-
-#: A tensor as `save` takes it: name, dtype, shape, address, bytes, device, and the object that owns the memory.
-Described = tuple[str, str, Sequence[int], int, int, str, Any]
+from ._straightway import BorrowedTensor, Receipt, save
 
 #: The dtype names of safetensors files, by the names of PyTorch and NumPy.
 DTYPE_NAMES = {
@@ -59,7 +56,7 @@ def save_file(
         raise TypeError(f"tensors is a dictionary of tensors by name, not {type(tensors).__name__}")
     texts = checked_texts(metadata)
     described = [describe(name, tensor) for name, tensor in tensors.items()]
-    for device in {d[5] for d in described if d[5] != "host:"}:
+    for device in {tensor.device for tensor in described} - {"host:"}:
         synchronize(device)
     return save(described, filename, texts, storage_options=storage_options)
 
@@ -83,7 +80,7 @@ def check_text(text: str, path: str) -> None:
         raise ValueError(f"{path} has half of a surrogate pair at index {error.start}: not valid text") from error
 
 
-def describe(name: str, tensor: Any) -> Described:
+def describe(name: str, tensor: Any) -> BorrowedTensor:
     """The description of a tensor for ``save``. The memory is the tensor's own, or that of a copy."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
@@ -96,7 +93,7 @@ def describe(name: str, tensor: Any) -> Described:
     return describe_plain(name, plain)
 
 
-def describe_plain(name: str, plain: Any) -> Described:
+def describe_plain(name: str, plain: Any) -> BorrowedTensor:
     """The description of a contiguous tensor that ``readable`` or ``writable`` returned. Nothing is copied."""
     if library(plain) == "pt":
         dtype = dtype_of(name, plain)
@@ -106,14 +103,15 @@ def describe_plain(name: str, plain: Any) -> Described:
             shape = (*shape[:-1], shape[-1] * 2)
         device = "host:" if plain.is_cpu else f"cuda:{plain.device.index or 0}"
         nbytes = plain.nbytes
-        return name, dtype, shape, plain.data_ptr() if nbytes else 0, nbytes, device, plain
+        return BorrowedTensor(name, dtype, shape, plain.data_ptr() if nbytes else 0, nbytes, device, plain)
     # NumPy builds the interface dictionary at each access.
     interface = getattr(plain, "__array_interface__", None)
     if interface is not None:
         address, device = interface["data"][0], "host:"
     else:
         address, device = plain.__cuda_array_interface__["data"][0], f"cuda:{plain.__dlpack_device__()[1]}"
-    return name, dtype_of(name, plain), plain.shape, address if plain.nbytes else 0, plain.nbytes, device, plain
+    dtype, nbytes = dtype_of(name, plain), plain.nbytes
+    return BorrowedTensor(name, dtype, plain.shape, address if nbytes else 0, nbytes, device, plain)
 
 
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:

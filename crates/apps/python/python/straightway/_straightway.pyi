@@ -8,13 +8,13 @@ from typing_extensions import Self
 
 from ._arguments import Busy, Compression, Priority, Route, StorageOptions
 
-_Described = tuple[str, str, Sequence[int], int, int, str, Any]
 _Allocate = Callable[
     [list[tuple[int, str | None, tuple[int, ...] | None]]], tuple[list[tuple[Any, int, bool]], int]
 ]
-_Given = tuple[_Described, bool, tuple[Sequence[int], Sequence[int]] | None, str | None]
+_Given = tuple[BorrowedTensor, bool, tuple[Sequence[int], Sequence[int]] | None, str | None]
 
 __all__ = [
+    "BorrowedTensor",
     "Checkpoint",
     "Saver",
     "Store",
@@ -224,6 +224,26 @@ class Saver:
     def close(self) -> None: ...
 
 @final
+class BorrowedTensor:
+    """A tensor in memory that an object of another library owns."""
+
+    def __new__(
+        cls, name: str, dtype: str, shape: Sequence[int], address: int, bytes: int, device: str, owner: Any
+    ) -> Self: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+
+@final
 class Store:
     """A folder of checkpoints."""
 
@@ -263,7 +283,7 @@ class Checkpoint:
     def gather(
         self, names: list[str], device: str, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]: ...
-    def restore(self, targets: list[tuple[_Described, Sequence[int]]]) -> dict[str, Any]: ...
+    def restore(self, targets: list[tuple[BorrowedTensor, Sequence[int]]]) -> dict[str, Any]: ...
     def verify(self) -> tuple[list[str], bool]: ...
     def export(self, folder: str | os.PathLike[str]) -> list[str]: ...
 
@@ -276,7 +296,7 @@ def warm(model: str | os.PathLike[str], device: str) -> None: ...
 def plain_decoded(text: str) -> Any: ...
 def plain_unpickled(data: bytes) -> Any: ...
 def save(
-    tensors: list[_Described],
+    tensors: list[BorrowedTensor],
     path: str | os.PathLike[str],
     metadata: dict[str, str],
     *,

@@ -15,7 +15,7 @@ use straightway_weights::{self as weights, Rectangle, Shape};
 
 use crate::{
     arguments::place,
-    borrowed::{BorrowedTensor, Contexts, Described},
+    borrowed::{BorrowedTensor, Contexts},
     handover::converted_tensors,
     memory::Memory,
     receipt::Receipt,
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// A tensor to fill, and its offset in the saved tensor of that name.
-type Target = (Described, Vec<u64>);
+type Target = (Py<BorrowedTensor>, Vec<u64>);
 
 /// An entry of a step: name, dtype, shape, whether it is opaque bytes instead of a tensor, and the offset and shape of
 /// each part.
@@ -128,21 +128,13 @@ impl Checkpoint {
     /// Reads parts of tensors into memory of the caller. Bytes are checked before they are written. Returns the
     /// statistics.
     fn restore<'py>(&self, py: Python<'py>, targets: Vec<Target>) -> PyResult<Bound<'py, PyDict>> {
-        let targets: Vec<_> = targets
-            .into_iter()
-            .map(|(described, start)| {
-                // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
-                let tensor = unsafe { BorrowedTensor::new(described) }?;
-                Ok((tensor, Shape::from_iter(start)))
-            })
-            .collect::<PyResult<_>>()?;
         check_apart(&targets)?;
         let checkpoint = Arc::clone(&self.opened);
         let (fetched, seconds) = self.run(py, move |restorer| {
             let mut contexts = Contexts::default();
             let wanted = targets
                 .iter()
-                .map(|(to, start)| wanted(&checkpoint, to, start, &mut contexts));
+                .map(|(to, start)| wanted(&checkpoint, to.get(), start, &mut contexts));
             restorer.restore(&checkpoint, &wanted.collect::<Result<Vec<_>>>()?)
         })?;
         stats_dict(py, &fetched, seconds)
@@ -210,14 +202,14 @@ impl Checkpoint {
 fn wanted(
     checkpoint: &checkpoint::Checkpoint,
     to: &BorrowedTensor,
-    start: &Shape,
+    start: &[u64],
     contexts: &mut Contexts,
 ) -> Result<Wanted> {
     let saved = checkpoint.manifest().tensor(&to.name);
     let rectangle = match saved {
         Some(saved) => {
             check_dtype(saved, to)?;
-            Rectangle::new(&to.name, &saved.shape, start.clone(), to.shape.clone())?
+            Rectangle::new(&to.name, &saved.shape, Shape::from(start), to.shape.clone())?
         }
         // The restorer reports that the tensor does not exist.
         None => Rectangle::whole(&to.shape),
@@ -245,11 +237,12 @@ fn check_dtype(saved: &Saved, to: &BorrowedTensor) -> Result<()> {
 }
 
 /// Raises for tensors that share memory: threads write to them concurrently.
-fn check_apart(targets: &[(BorrowedTensor, Shape)]) -> PyResult<()> {
+fn check_apart(targets: &[Target]) -> PyResult<()> {
     let mut spans: Vec<_> = targets
         .iter()
-        .filter(|(to, _)| to.bytes > 0)
-        .map(|(to, _)| (to.place, to.address, to.bytes as u64, &to.name))
+        .map(|(to, _)| to.get())
+        .filter(|to| to.bytes > 0)
+        .map(|to| (to.place, to.address, to.bytes as u64, &to.name))
         .collect();
     spans.sort_unstable();
     for pair in spans.windows(2) {

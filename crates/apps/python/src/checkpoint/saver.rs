@@ -22,7 +22,7 @@ use straightway_weights::{Rectangle, Shape};
 
 use super::store::steps;
 use crate::{
-    borrowed::{BorrowedTensor, Contexts, Described},
+    borrowed::{BorrowedTensor, Contexts},
     error::OrRaise,
     receipt::Receipt,
     stores::{SESSION, StorageOptions, stores},
@@ -32,9 +32,9 @@ use crate::{
 /// The first interval at which the end of a flush is polled.
 const POLL_MIN: Duration = Duration::from_millis(1);
 
-/// An entry of this rank: its description, whether it is opaque bytes instead of a tensor, and for a part of a larger
-/// tensor, the whole shape and the offset.
-type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>, Option<String>);
+/// An entry of this rank: its memory, whether it is opaque bytes instead of a tensor, for a part of a larger tensor the
+/// whole shape and the offset, and its identity.
+type Given = (Py<BorrowedTensor>, bool, Option<(Vec<u64>, Vec<u64>)>, Option<String>);
 
 /// Saves the state of one rank, step by step.
 #[pyclass(frozen, module = "straightway._straightway")]
@@ -331,7 +331,7 @@ impl Drop for Saver {
 /// A part of a tensor in this rank's memory.
 #[derive(Debug)]
 struct HeldPart {
-    tensor: BorrowedTensor,
+    tensor: Py<BorrowedTensor>,
     identity: Option<String>,
     is_opaque: bool,
     shape: Shape,
@@ -339,15 +339,13 @@ struct HeldPart {
 }
 
 impl HeldPart {
-    fn new((described, is_opaque, within, identity): Given) -> PyResult<Self> {
-        // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
-        let tensor = unsafe { BorrowedTensor::new(described) }?;
-        let lengths = tensor.shape.clone();
+    fn new((tensor, is_opaque, within, identity): Given) -> PyResult<Self> {
+        let lengths = tensor.get().shape.clone();
         let (shape, rectangle) = match within {
             None => (lengths.clone(), Rectangle::whole(&lengths)),
             Some((shape, start)) => {
                 let (shape, start) = (Shape::from_iter(shape), Shape::from_iter(start));
-                let rectangle = Rectangle::new(&tensor.name, &shape, start, lengths);
+                let rectangle = Rectangle::new(&tensor.get().name, &shape, start, lengths);
                 (shape, rectangle.or_raise()?)
             }
         };
@@ -361,14 +359,15 @@ impl HeldPart {
     }
 
     fn source(&self, contexts: &mut Contexts) -> Result<SaveSource<'_>> {
+        let tensor = self.tensor.get();
         Ok(SaveSource {
-            name: &self.tensor.name,
+            name: &tensor.name,
             identity: self.identity.as_deref(),
-            dtype: self.tensor.dtype,
+            dtype: tensor.dtype,
             shape: self.shape.clone(),
             rectangle: self.rectangle.clone(),
             opaque: self.is_opaque,
-            memory: self.tensor.holding(contexts)?,
+            memory: tensor.holding(contexts)?,
         })
     }
 }

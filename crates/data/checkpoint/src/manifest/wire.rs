@@ -1,6 +1,6 @@
-//! The JSON of manifests and shard reports, and its conversion into checked types.
+//! The JSON of manifests, and its conversion into checked types.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -8,14 +8,9 @@ use straightway_core::{Error, ErrorKind, Result};
 use straightway_weights::{Dtype, Rectangle, Shape};
 
 use super::{Manifest, ParityRecord, Saved, SavedPart, ShardRecord, VERSION, Versions};
-use crate::{
-    name::{Attempt, is_nonce},
-    shard_report::ShardReport,
-    sum::{CHECKSUM, DIGEST},
-};
+use crate::sum::{CHECKSUM, DIGEST};
 
-pub(crate) const MANIFEST_SCHEMA: &str = "straightway.checkpoint";
-pub(crate) const PART_SCHEMA: &str = "straightway.checkpoint.part";
+pub(super) const MANIFEST_SCHEMA: &str = "straightway.checkpoint";
 
 /// The members that every version has.
 #[derive(Deserialize)]
@@ -47,9 +42,10 @@ pub(super) struct ManifestWire {
     versions: Option<Versions>,
 }
 
+/// The JSON of a tensor, also in shard reports.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TensorWire {
+pub(crate) struct TensorWire {
     name: String,
     dtype: String,
     shape: Vec<u64>,
@@ -65,27 +61,6 @@ struct RectangleWire {
     offset: u64,
     start: Vec<u64>,
     lengths: Vec<u64>,
-}
-
-/// The JSON of a shard report, as in a `part-….json` file.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ShardReportWire {
-    schema: String,
-    version: u32,
-    step: u64,
-    run: String,
-    sequence: u64,
-    rank: u32,
-    world: u32,
-    chunk_bytes: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    parent: Option<u64>,
-    writer: String,
-    tensors: Vec<TensorWire>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    identities: BTreeMap<String, String>,
-    shard: ShardRecord,
 }
 
 impl ManifestWire {
@@ -138,7 +113,7 @@ impl ManifestWire {
 }
 
 impl TensorWire {
-    fn of(tensor: &Saved) -> Self {
+    pub(crate) fn of(tensor: &Saved) -> Self {
         let part = |part: &SavedPart| RectangleWire {
             shard: part.shard,
             offset: part.offset,
@@ -154,7 +129,8 @@ impl TensorWire {
         }
     }
 
-    fn checked(self, name: &str) -> Result<Saved> {
+    /// Converts it into a tensor, which is checked by itself.
+    pub(crate) fn checked(self, name: &str) -> Result<Saved> {
         let corrupt = |e: Error| Error::new(ErrorKind::Corrupt, "read", name, e.to_string());
         let shape = Shape::from(&*self.shape);
         let part = |wire: RectangleWire| {
@@ -177,53 +153,5 @@ impl TensorWire {
         };
         super::check_tensor(&tensor).map_err(|why| Error::new(ErrorKind::Corrupt, "read", name, why))?;
         Ok(tensor)
-    }
-}
-
-impl ShardReportWire {
-    pub(crate) fn of(report: &ShardReport) -> Self {
-        Self {
-            schema: PART_SCHEMA.to_owned(),
-            version: VERSION,
-            step: report.attempt.step,
-            run: report.attempt.run.clone(),
-            sequence: report.attempt.sequence,
-            rank: report.shard.rank,
-            world: report.world,
-            chunk_bytes: report.chunk_bytes,
-            parent: report.parent,
-            writer: report.writer.clone(),
-            tensors: report.tensors.iter().map(TensorWire::of).collect(),
-            identities: report.identities.clone(),
-            shard: report.shard.clone(),
-        }
-    }
-
-    /// Converts it into a report. Each tensor is checked by itself.
-    pub(crate) fn checked(self, name: &str) -> Result<ShardReport> {
-        let corrupt = |why: &str| Err(Error::new(ErrorKind::Corrupt, "read", name, why));
-        let tensors = self.tensors.into_iter().map(|t| t.checked(name));
-        let tensors = tensors.collect::<Result<Vec<_>>>()?;
-        let mut parts = tensors.iter().flat_map(|tensor| &tensor.parts);
-        if parts.any(|part| part.shard != 0) {
-            return corrupt("it names shards of other ranks");
-        }
-        if !is_nonce(&self.writer) {
-            return corrupt("the name of its writer is not 16 hexadecimal digits");
-        }
-        Ok(ShardReport {
-            attempt: Attempt {
-                step: self.step,
-                run: self.run,
-                sequence: self.sequence,
-            },
-            world: self.world,
-            chunk_bytes: self.chunk_bytes,
-            parent: self.parent,
-            writer: self.writer,
-            tensors,
-            identities: self.identities,
-            shard: self.shard,
-        })
     }
 }

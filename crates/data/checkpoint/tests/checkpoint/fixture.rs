@@ -3,7 +3,8 @@
 use std::{path::Path, sync::Arc};
 
 use straightway_checkpoint::{
-    Checkpoint, CheckpointSaver, Committed, Rank, Restorer, SaveSource, SaverOptions, Steps, Wanted, fresh_run,
+    Checkpoint, CheckpointSaver, Committed, Rank, Restorer, Retention, SaveSource, SaverOptions, Steps, Wanted,
+    fresh_run,
 };
 use straightway_core::{Result, random::Seed};
 use straightway_io::{Executor, Region, Settings};
@@ -22,6 +23,14 @@ pub(crate) struct Tensor {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     pub(crate) tensors: Vec<Tensor>,
+}
+
+/// The rule that keeps the last steps.
+pub(crate) fn keep_last(last: usize) -> Retention {
+    Retention {
+        last,
+        ..Retention::default()
+    }
 }
 
 /// Pseudo-random bytes from a seed.

@@ -2,16 +2,9 @@
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
-use straightway_checkpoint::{Retention, Steps};
+use straightway_checkpoint::Steps;
 
-use crate::fixture::{State, assert_holds, options, save, saver};
-
-fn keep_one() -> Retention {
-    Retention {
-        last: 1,
-        ..Retention::default()
-    }
-}
+use crate::fixture::{State, assert_holds, keep_last, options, save, saver};
 
 /// A folder with a step, and next to it a file and a folder of the user.
 fn prepared() -> tempfile::TempDir {
@@ -41,7 +34,7 @@ fn a_lock_that_is_a_link_or_a_pipe_is_refused_and_what_it_points_to_stays() {
         symlink(target, &lock).unwrap();
         let error = saver(&run, options()).unwrap_err();
         assert!(error.to_string().contains("symbolic link"), "{error}");
-        store.prune(&keep_one()).unwrap();
+        store.prune(&keep_last(1)).unwrap();
         assert_untouched(home.path());
         assert!(!home.path().join("absent").exists());
     }

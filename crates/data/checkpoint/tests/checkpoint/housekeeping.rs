@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use straightway_checkpoint::{Restorer, Retention, SaveSource, StepChange, Steps};
 use straightway_weights::{self as weights, Dtype, Model};
 
-use crate::fixture::{State, assert_holds, executor, options, restore, save, save_ranks, saver, settings};
+use crate::fixture::{State, assert_holds, executor, keep_last, options, restore, save, save_ranks, saver, settings};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
@@ -208,10 +208,7 @@ fn an_unreadable_step_is_kept_with_the_steps_it_may_reference_and_others_are_pru
             save(&mut saver, step, &State::small(step)).unwrap();
         }
         fs::write(folder.path().join("step-5/tags.json"), "{").unwrap();
-        let retention = Retention {
-            last: 1,
-            ..Retention::default()
-        };
+        let retention = keep_last(1);
         let pruned = store.prune(&retention).unwrap();
         let left: Vec<_> = pruned.left.iter().map(|(step, _)| *step).collect();
         assert_eq!(left, [3, 5], "{pruned:?}");

@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-use straightway_checkpoint::{Codec, Retention, SaverOptions, Steps};
+use straightway_checkpoint::{Codec, SaverOptions, Steps};
 use straightway_weights::Dtype;
 
-use crate::fixture::{State, assert_holds, noise, options, save, saver};
+use crate::fixture::{State, assert_holds, keep_last, noise, options, save, saver};
 
 /// The number of kills, unless the environment sets it.
 const KILLS: u64 = 500;
@@ -59,11 +59,7 @@ fn child() {
         // In one write: a kill between the number and its newline would join it to the next.
         log.write_all(format!("{step}\n").as_bytes()).unwrap();
         drop(saver);
-        let retention = Retention {
-            last: KEPT,
-            every: None,
-            ..Retention::default()
-        };
+        let retention = keep_last(KEPT);
         store.prune(&retention).unwrap();
         assert_holds(&folder, store.latest().unwrap(), &state(step));
     }

@@ -12,11 +12,11 @@ use std::{
     process::Command,
 };
 
-use straightway_checkpoint::{CheckpointSaver, Rank, Retention, SaverOptions, Steps};
+use straightway_checkpoint::{CheckpointSaver, Rank, SaverOptions, Steps};
 use straightway_io::{Executor, Settings, settings::DriveEngine};
 use straightway_weights::Dtype;
 
-use crate::fixture::{State, assert_holds, noise, options, save, settings};
+use crate::fixture::{State, assert_holds, keep_last, noise, options, save, settings};
 
 /// The environment variable with the folder, which makes this process a child.
 const FOLDER: &str = "STRAIGHTWAY_POWER_FOLDER";
@@ -65,11 +65,7 @@ fn child() {
         log.write_all(format!("committed {step}").as_bytes()).unwrap();
         if step == 4 {
             log.write_all(b"pruning").unwrap();
-            let retention = Retention {
-                last: 1,
-                every: None,
-                ..Retention::default()
-            };
+            let retention = keep_last(1);
             store.prune(&retention).unwrap();
         }
     }

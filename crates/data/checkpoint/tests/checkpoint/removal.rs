@@ -12,7 +12,7 @@ use straightway_checkpoint::{Retention, SaverOptions, Steps};
 use straightway_core::ErrorKind;
 use straightway_weights::Dtype;
 
-use crate::fixture::{State, assert_holds, options, save, saver};
+use crate::fixture::{State, assert_holds, keep_last, options, save, saver};
 
 const NONCE: &str = "0123456789abcdef";
 
@@ -130,10 +130,7 @@ fn a_tag_that_was_given_keeps_its_step_from_a_prune_that_is_under_way() {
         for step in base..base + 4 {
             save(&mut saver, step, &state(step % 10)).unwrap();
         }
-        let keep_one = Retention {
-            last: 1,
-            ..Retention::default()
-        };
+        let keep_one = keep_last(1);
         std::thread::scope(|scope| {
             scope.spawn(|| store.prune(&keep_one).unwrap());
             let delay = std::time::Duration::from_micros(37 * round);

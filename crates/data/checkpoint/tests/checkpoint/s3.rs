@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use straightway_checkpoint::{CheckpointSaver, Codec, Rank, Restorer, Retention, SaverOptions, Steps, fresh_run};
+use straightway_checkpoint::{CheckpointSaver, Rank, Steps, fresh_run};
 use straightway_core::Route;
 use straightway_io::{
     Store,
@@ -19,8 +19,8 @@ use straightway_net::Network;
 use straightway_s3::{S3, S3Access};
 
 use crate::{
-    fixture::{State, executor, options, settings, sources},
-    store::{assert_holds, save},
+    fixture::{State, executor, options, sources},
+    store::{assert_holds, save, saved_and_restored, tagged_and_pruned},
 };
 
 /// The store below a prefix of the bucket at this address.
@@ -55,27 +55,9 @@ fn a_state_saved_to_a_bucket_is_restored_by_any_number_of_ranks() {
     let Some(weed) = S3Server::shared() else {
         return;
     };
-    for (codec, parity, incremental) in [(Codec::Raw, 0, false), (Codec::Zstd, 1, false), (Codec::Lz4, 0, true)] {
-        let steps = Steps::in_store(fresh(&weed.url()));
-        let chosen = SaverOptions {
-            codec,
-            parity,
-            incremental,
-            ..options()
-        };
-        for step in 1..=3 {
-            let state = State::small(step);
-            save(&steps, step, &state, 3, &chosen);
-            for world in [1, 2] {
-                assert_holds(&steps, step, &state, world);
-            }
-        }
-        assert_eq!(steps.steps().unwrap(), [1, 2, 3]);
-        let restorer = Restorer::new(settings()).unwrap();
-        let verdict = restorer.verify(&steps.checkpoint(2).unwrap()).unwrap();
-        assert!(verdict.damage.is_empty(), "{:?}", verdict.damage);
-        let rows = &verdict.receipt.routes;
-        assert!(rows.iter().all(|row| row.route == Route::Socket));
+    let make = || Steps::in_store(fresh(&weed.url()));
+    for receipt in saved_and_restored(make, &[1, 2]) {
+        assert!(receipt.routes.iter().all(|row| row.route == Route::Socket));
     }
 }
 
@@ -86,20 +68,7 @@ fn steps_in_a_bucket_are_tagged_pruned_and_removed_and_leave_nothing() {
     };
     let store = fresh(&weed.url());
     let steps = Steps::in_store(Arc::clone(&store));
-    for step in 1..=4 {
-        save(&steps, step, &State::small(step), 2, &options());
-    }
-    steps.tag(2, "keep").unwrap();
-    let retention = Retention {
-        last: 1,
-        every: None,
-        saved: Vec::new(),
-        known: None,
-    };
-    let pruned = steps.prune(&retention).unwrap();
-    assert_eq!(steps.steps().unwrap(), [2, 4], "{pruned:?}");
-    assert_holds(&steps, 2, &State::small(2), 1);
-    assert!(steps.remove(2).is_err(), "it is tagged");
+    tagged_and_pruned(&steps);
     steps.untag(2, "keep").unwrap();
     steps.remove(2).unwrap();
     steps.remove(4).unwrap();

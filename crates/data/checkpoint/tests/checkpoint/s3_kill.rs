@@ -17,13 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_checkpoint::{CheckpointSaver, Codec, Rank, Retention, SaverOptions, Steps, fresh_run};
+use straightway_checkpoint::{CheckpointSaver, Codec, Rank, SaverOptions, Steps, fresh_run};
 use straightway_io::store::{Missing, Store, Sweep};
 use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_weights::Dtype;
 
 use crate::{
-    fixture::{State, executor, noise, options, sources},
+    fixture::{State, executor, keep_last, noise, options, sources},
     s3::{objects, prefix},
     store::assert_holds,
 };
@@ -107,11 +107,7 @@ fn child() {
             steps.tag(step, "even").unwrap();
         }
         note("prune", step);
-        let retention = Retention {
-            last: KEPT,
-            every: None,
-            ..Retention::default()
-        };
+        let retention = keep_last(KEPT);
         steps.prune(&retention).unwrap();
         note("untag", step);
         if step.is_multiple_of(2) {

@@ -134,23 +134,34 @@ fn a_step_that_was_copied_elsewhere_is_restored_from_there() {
     assert_holds(&copied, 1, &state, 1);
 }
 
-#[test]
-fn a_rank_that_comes_after_its_step_was_committed_is_told_soon() {
-    let Some((_, steps)) = bucket() else { return };
-    let (state, run) = (State::small(7), fresh_run());
+/// Rank 1 of 2, which saves step 1 and waits five minutes for its coordinator.
+fn patient(steps: &Steps, state: &State, run: &str) -> CheckpointSaver {
     let patient = SaverOptions {
         timeout: Duration::from_mins(5),
         ..options()
     };
     let rank = Rank { rank: 1, world: 2 };
-    let mut late = CheckpointSaver::new(steps.clone(), rank, &run, executor(), patient).unwrap();
-    late.save(1, &sources(&state.cut(0, 1, 2)), "null").unwrap();
-    // Another job saves the same step meanwhile.
-    save(&steps, 1, &state, 1, &options());
+    let mut saver = CheckpointSaver::new(steps.clone(), rank, run, executor(), patient).unwrap();
+    saver.save(1, &sources(&state.cut(0, 1, 2)), "null").unwrap();
+    saver
+}
+
+/// Checks that a save that waits for its coordinator fails soon, for this reason.
+fn assert_told_soon(mut late: CheckpointSaver, why: &str) {
     let start = Instant::now();
     let error = late.wait().unwrap_err();
-    assert!(error.to_string().contains("committed without this rank"), "{error}");
+    assert!(error.to_string().contains(why), "{error}");
     assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_rank_that_comes_after_its_step_was_committed_is_told_soon() {
+    let Some((_, steps)) = bucket() else { return };
+    let state = State::small(7);
+    let late = patient(&steps, &state, &fresh_run());
+    // Another job saves the same step meanwhile.
+    save(&steps, 1, &state, 1, &options());
+    assert_told_soon(late, "committed without this rank");
 }
 
 #[test]
@@ -158,23 +169,14 @@ fn a_rank_whose_coordinator_gave_up_before_it_wrote_is_told_soon() {
     let Some((store, steps)) = bucket() else {
         return;
     };
-    let (state, run) = (State::small(8), fresh_run());
-    let patient = SaverOptions {
-        timeout: Duration::from_mins(5),
-        ..options()
-    };
-    let rank = Rank { rank: 1, world: 2 };
-    let mut late = CheckpointSaver::new(steps, rank, &run, executor(), patient).unwrap();
-    late.save(1, &sources(&state.cut(0, 1, 2)), "null").unwrap();
+    let run = fresh_run();
+    let late = patient(&steps, &State::small(8), &run);
     // As a coordinator does that abandons the attempt: records that are put later do not bring it back.
     let attempt = store
         .below(format!(".step-1.{run}-1").as_ref(), Missing::Refuse)
         .unwrap();
     attempt.remove("begun".as_ref(), Durability::Synced).unwrap();
-    let start = Instant::now();
-    let error = late.wait().unwrap_err();
-    assert!(error.to_string().contains("gave it up"), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(20));
+    assert_told_soon(late, "gave it up");
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use straightway_checkpoint::{Codec, Restorer, Retention, SaverOptions, Steps};
+use straightway_checkpoint::{Codec, Restorer, SaverOptions, Steps};
 use straightway_weights::Dtype;
 
-use crate::fixture::{State, assert_holds, options, restore, save, save_ranks, saver, settings};
+use crate::fixture::{State, assert_holds, keep_last, options, restore, save, save_ranks, saver, settings};
 
 fn incremental() -> SaverOptions {
     SaverOptions {
@@ -66,11 +66,7 @@ fn a_parent_is_kept_as_long_as_a_kept_step_refers_to_it() {
         save(&mut saver, step, &state).unwrap();
     }
     let store = Steps::open(folder.path()).unwrap();
-    let keep_one = Retention {
-        last: 1,
-        every: None,
-        ..Retention::default()
-    };
+    let keep_one = keep_last(1);
     let pruned = store.prune(&keep_one).unwrap();
     assert_eq!((pruned.removed, pruned.kept), (vec![], vec![1, 2, 3, 4]));
     let error = store.remove(1).unwrap_err();
@@ -92,11 +88,7 @@ fn a_save_that_would_reference_too_many_steps_is_a_full_one_and_frees_the_old_on
         state.tensors[0].bytes[step as usize * 4096] ^= 1;
         save(&mut saver, step, &state).unwrap();
         assert!(store.manifest(step).unwrap().referenced().len() <= 2);
-        let keep_one = Retention {
-            last: 1,
-            every: None,
-            ..Retention::default()
-        };
+        let keep_one = keep_last(1);
         store.prune(&keep_one).unwrap();
         assert!(store.steps().unwrap().len() <= 3);
         assert_holds(folder.path(), step, &state);

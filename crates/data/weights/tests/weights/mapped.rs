@@ -16,7 +16,7 @@ fn whole_tensors_are_mapped_parts_are_read_and_one_receipt_has_both() {
     for tensor in &mapped.tensors {
         assert!(tensor.placed.at + tensor.placed.bytes <= tensor.pages.bytes());
     }
-    let receipt = mapped.rest.run().unwrap();
+    let receipt = mapped.rest.run().unwrap().receipt;
     assert!(receipt.is_mapped());
     assert_eq!(
         (receipt.bytes, receipt.ios, receipt.rate_bytes_per_s),
@@ -29,7 +29,7 @@ fn whole_tensors_are_mapped_parts_are_read_and_one_receipt_has_both() {
     let mapped = loader().map(&model, &selection).unwrap();
     assert_eq!(mapped.tensors.len(), 2);
     assert_eq!(mapped.rest.tensors().len(), 1);
-    let receipt = mapped.rest.run().unwrap();
+    let receipt = mapped.rest.run().unwrap().receipt;
     assert_eq!(receipt.bytes_by(Leg::Read, Route::Mapped), 60);
     assert_eq!(receipt.bytes, 60 + 32 * 96 * 2);
     assert!(!receipt.is_mapped() && receipt.rate_bytes_per_s > 0.0);

@@ -27,9 +27,9 @@ from torch.futures import Future
 
 from .. import _metadata, _parts
 from .._arguments import Compression, StorageOptions
-from .._checkpointer import check_bounds
 from .._errors import CheckpointExistsError
 from .._memory import readable
+from .._save_options import SaveOptions
 from .._saving import TYPE_NAMES, check_text, synchronize
 from .._straightway import Saver, Store, fresh_run, has_store, is_local
 from .._tree import leaf
@@ -140,7 +140,12 @@ class StorageWriter(_StorageWriter, AsyncStager):
         storage_options: StorageOptions | None = None,
     ) -> None:
         super().__init__()
-        check_bounds(parity, memory_bytes_max, rate_bytes_per_s=rate_bytes_per_s)
+        options = SaveOptions(
+            parity=parity,
+            memory_bytes_max=memory_bytes_max,
+            rate_bytes_per_s=rate_bytes_per_s,
+            timeout_s=_TIMEOUT_S,
+        )
         Saver.check(compression=compression, timeout_s=_TIMEOUT_S, busy="wait", storage_options=storage_options)
         if _extensions:
             raise ValueError("_extensions is not supported\nhint: compression= compresses a step")
@@ -151,14 +156,9 @@ class StorageWriter(_StorageWriter, AsyncStager):
         self._location = Location.of(path)
         storage_options = dict(storage_options or {})
         self._storage_options = storage_options
-        self._options = {
+        self._options = options.saver_arguments() | {
             "incremental": incremental,
             "compression": compression,
-            "parity": parity,
-            "memory_bytes_max": memory_bytes_max,
-            "timeout_s": _TIMEOUT_S,
-            "busy": "wait",
-            "rate_bytes_per_s": rate_bytes_per_s,
             "storage_options": storage_options,
         }
         self._parity = parity
@@ -241,14 +241,14 @@ class StorageWriter(_StorageWriter, AsyncStager):
             self._is_saving = True
             saver = self._open_saver(assignment)
             given = [self._given(item, planner) for item in plan.items]
-            for device in {tensor[0][5] for tensor in given} - {"host:"}:
+            for device in {tensor.device for tensor, *_ in given} - {"host:"}:
                 synchronize(device)
             saver.write_shard(assignment.step, given)
             part = saver.wait_part()
         except BaseException:
             self._close_saver()
             raise
-        results = [WriteResult(item.index, tensor[0][4], None) for item, tensor in zip(plan.items, given)]
+        results = [WriteResult(item.index, tensor.nbytes, None) for item, (tensor, *_) in zip(plan.items, given)]
         results.append(WriteResult(MetadataIndex(_PART), 0, (part, assignment.run)))
         # On the coordinator the save continues until the commit.
         self._is_saving = self._step is not None
@@ -367,7 +367,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
             holder = _HOLDERS.get(folder)
             if holder is not None and not holder._is_saving:
                 holder._close_saver()
-            made = Saver(folder, rank=rank, world=world, run=run, **self._options)  # type: ignore[arg-type]
+            made = Saver(folder, rank=rank, world=world, run=run, **self._options)
             self._saver = (key, made)
             _HOLDERS[folder] = self
         return self._saver[1]
