@@ -6,7 +6,6 @@
 //! that takes too long, they are fetched here as well, and not stored.
 
 use std::{
-    any::Any,
     collections::{HashMap, VecDeque},
     fmt, io, mem,
     sync::{Arc, MutexGuard},
@@ -21,6 +20,7 @@ use straightway_io::{
         pool::{Pool, Run},
     },
     request::{Done, Io, Op},
+    store::own_handle,
 };
 use straightway_sys::Tries;
 
@@ -342,8 +342,7 @@ impl Engine for CacheEngine {
 
 impl Task {
     fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
-        any.downcast().ok()
+        own_handle(handle)
     }
 
     fn step(&self) -> MutexGuard<'_, Step> {

@@ -1,13 +1,13 @@
 //! An open object whose reads go through a cache.
 
-use std::{any::Any, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use sha2::{Digest, Sha256};
 use straightway_core::{Direction, Error, Extent, Lock, Object, Result, Survey};
 use straightway_io::{
     request::Io,
-    store::{Handle, Tag},
+    store::{Handle, Tag, own_handle},
 };
 
 use crate::{
@@ -76,8 +76,7 @@ impl CachedObject {
 
     /// Downcasts a handle to a cached object.
     pub(crate) fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
-        any.downcast().ok()
+        own_handle(handle)
     }
 
     /// The hash that identifies its version.

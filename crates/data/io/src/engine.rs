@@ -6,8 +6,8 @@
 //! ([`Capabilities`]), and so is what it has done ([`EngineReport`]). Behaviour common to all engines (faults, traces) is
 //! in wrappers.
 
-pub mod cached;
 pub mod cufile;
+pub mod inline;
 pub mod mixed;
 pub mod pool;
 pub mod ring;

@@ -78,10 +78,15 @@ pub enum Tag {
     File(Identity),
 }
 
+/// Converts a handle back to the type of the store that opened it.
+pub fn own_handle<H: Handle>(handle: &Arc<dyn Handle>) -> Option<Arc<H>> {
+    let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
+    any.downcast().ok()
+}
+
 /// The file behind a handle, for engines of files.
 pub fn file(handle: &Arc<dyn Handle>) -> Result<Arc<File>> {
-    let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
-    any.downcast().map_err(|_| {
+    own_handle(handle).ok_or_else(|| {
         let message = "it is not a file";
         Error::new(ErrorKind::Unsupported, "transfer", handle.object().name, message)
     })

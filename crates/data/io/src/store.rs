@@ -35,7 +35,7 @@ pub use straightway_sys::{Folder, folder::Durability};
 
 use crate::{engine::Engine, gds::Gds, request::Op, settings::Settings, track::Track};
 
-pub use crate::handle::{Handle, Tag, file};
+pub use crate::handle::{Handle, Tag, file, own_handle};
 
 pub use ext::{StoreExt, open_one, read_whole};
 pub use facts::{Facts, Local};
@@ -196,6 +196,15 @@ impl Condition {
             Self::Always => Verb::Put,
             Self::IfAbsent => Verb::PutIfAbsent,
             Self::IfMatch(_) => Verb::PutIfMatch,
+        }
+    }
+
+    /// Whether it holds for an object of this version, or without an object.
+    pub fn holds(&self, there: Option<&Tag>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::IfAbsent => there.is_none(),
+            Self::IfMatch(tag) => there == Some(tag),
         }
     }
 }

@@ -6,10 +6,13 @@
 
 mod blocking;
 
-use std::{any::Any, fmt, ops::Range, sync::Arc, time::Duration};
+use std::{fmt, ops::Range, sync::Arc, time::Duration};
 
 use straightway_core::{Direction, Error, ErrorKind, Extent, Object, Result, Survey};
-use straightway_io::{Handle, store::Tag};
+use straightway_io::{
+    Handle,
+    store::{Tag, own_handle},
+};
 
 use crate::{
     checksum::{Checksum, crc64nvme},
@@ -324,8 +327,7 @@ impl Handle for Remote {
 impl Remote {
     /// Downcasts a handle to a remote object.
     pub fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
-        any.downcast().ok()
+        own_handle(handle)
     }
 }
 

@@ -9,7 +9,6 @@
 mod blocking;
 
 use std::{
-    any::Any,
     collections::BTreeMap,
     fmt,
     ops::Range,
@@ -17,7 +16,7 @@ use std::{
 };
 
 use straightway_core::{Direction, ErrorKind, Extent, Lock, Object, Result, Survey};
-use straightway_io::{Handle, parallel, request::Io};
+use straightway_io::{Handle, parallel, request::Io, store::own_handle};
 
 use crate::{client::Client, origin::Origin, part::StoredPart, remote::Remote, service::Service};
 
@@ -81,8 +80,7 @@ impl Upload {
 
     /// Downcasts a handle to an upload.
     pub fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
-        any.downcast().ok()
+        own_handle(handle)
     }
 
     /// Its name in errors.

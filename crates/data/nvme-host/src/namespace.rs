@@ -1,11 +1,11 @@
 //! An open namespace.
 
-use std::{any::Any, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use straightway_core::{Direction, Error, ErrorKind, Extent, Object, Reason, Result, Survey, extent::down};
 use straightway_io::{
     Handle,
-    store::{Draft, Tag},
+    store::{Draft, Tag, own_handle},
 };
 use straightway_nvme::{
     Sgl,
@@ -50,8 +50,7 @@ impl Namespace {
 
     /// The namespace of a handle, for engines.
     pub(crate) fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
-        let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
-        any.downcast().ok()
+        own_handle(handle)
     }
 
     /// Begins to write `bytes` to it, in place.

@@ -67,3 +67,20 @@ fn every_field_of_the_receipt_is_documented() {
         .collect();
     assert_none(&undocumented);
 }
+
+#[test]
+fn the_store_in_the_guide_is_the_tested_one_and_short() {
+    let guide = fs::read_to_string(root().join("docs/adding-a-store.md")).unwrap();
+    let store = fs::read_to_string(root().join("crates/test/memory/src/lib.rs")).unwrap();
+    let shown = guide
+        .split("```rust\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```\n").next());
+    assert!(
+        shown == Some(store.as_str()),
+        "copy crates/test/memory/src/lib.rs into docs/adding-a-store.md"
+    );
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
+    let lines = store.lines().filter(is_code).count();
+    assert!(lines < 200, "{lines} lines of code");
+}

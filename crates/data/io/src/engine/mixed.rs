@@ -19,7 +19,7 @@ use std::{
 use straightway_core::{Place, Result};
 use straightway_sys::{Buf, IoPath, Op};
 
-use super::{Capabilities, Engine, EngineReport, cached::Cached, cufile::CuFileCalls};
+use super::{Capabilities, Engine, EngineReport, cufile::CuFileCalls, inline::Inline};
 use crate::{
     gds::Gds,
     request::{Done, Io},
@@ -56,7 +56,7 @@ impl Mixed {
     /// An engine with queue depth `depth + 1`, for the drive, whose engine `make` makes, and the page cache.
     pub fn new(depth: u32, make: impl Fn() -> Result<Box<dyn Engine>> + Send + 'static) -> Self {
         let depth = depth as usize + 1;
-        let cached = Side::new(Box::new(move || Ok(Box::new(Cached::new(depth)))));
+        let cached = Side::new(Box::new(move || Ok(Box::new(Inline::files(depth)))));
         let choose = |io: &Io| usize::from(io.by != IoPath::Direct);
         Self::of("io_uring + pread", depth, [Side::new(Box::new(make)), cached], choose)
     }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     draft::{FileDraft, is_draft, place, sweep},
-    engine::{Engine, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
+    engine::{Engine, inline::Inline, mixed::Mixed, pool::Pool, ring::Ring},
     gds::GdsUse,
     request::Op,
     settings::{DriveEngine, Settings},
@@ -144,7 +144,7 @@ impl Store for Files {
                 Box::new(Mixed::with_cufile(drive_engine(settings, lane.depth())?, gds, depth))
             }
             (Track::Drive, _) => drive_engine(settings, lane.depth())?,
-            (Track::Cached, _) => Box::new(Cached::default()),
+            (Track::Cached, _) => Box::new(Inline::files(1)),
             (Track::Checked, _) => {
                 let (own, depth) = (settings.clone(), lane.depth());
                 Box::new(Mixed::new(depth, move || drive_engine(&own, depth)))

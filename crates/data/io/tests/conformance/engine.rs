@@ -12,7 +12,7 @@ use std::{
 use straightway_core::Result;
 use straightway_io::{
     Gds,
-    engine::{Capabilities, Engine, EngineReport, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
+    engine::{Capabilities, Engine, EngineReport, inline::Inline, mixed::Mixed, pool::Pool, ring::Ring},
     request::{Done, Io},
     store::{Handle, Like, Store},
     wrapper::{
@@ -20,7 +20,7 @@ use straightway_io::{
         traced::{Trace, Traced},
     },
 };
-use straightway_memory::{Memory, MemoryEngine};
+use straightway_memory::Memory;
 use straightway_sys::{Buf, File, IoPath, Op, Region, Slot, Window};
 
 /// An open object of any store.
@@ -221,7 +221,7 @@ fn the_pool_conforms_at_any_depth() {
 
 #[test]
 fn the_cached_engine_conforms() {
-    conforms(&mut Cached::default());
+    conforms(&mut Inline::files(1));
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn the_drive_and_the_page_cache_behind_one_queue_conform() {
 fn an_engine_that_reads_and_one_that_writes_conform_together() {
     let pool = || Box::new(Pool::new(4).unwrap());
     conforms(&mut Mixed::of_legs(pool(), pool()));
-    conforms(&mut Mixed::of_legs(pool(), Box::new(Cached::default())));
+    conforms(&mut Mixed::of_legs(pool(), Box::new(Inline::files(1))));
 }
 
 #[test]
@@ -290,10 +290,10 @@ fn an_engine_around_another_passes_everything_on() {
         ("faulty", |inner| Box::new(Faulty::new(inner, Faults::default()))),
         ("traced", |inner| Box::new(Traced::new(inner, Trace::default()))),
         ("reads", |inner| {
-            Box::new(Mixed::of_legs(inner, Box::new(Cached::default())))
+            Box::new(Mixed::of_legs(inner, Box::new(Inline::files(1))))
         }),
         ("writes", |inner| {
-            Box::new(Mixed::of_legs(Box::new(Cached::default()), inner))
+            Box::new(Mixed::of_legs(Box::new(Inline::files(1)), inner))
         }),
         ("cuFile", |inner| Box::new(Mixed::with_cufile(inner, Gds::default(), 1))),
     ];
@@ -311,7 +311,7 @@ fn an_engine_around_another_passes_everything_on() {
 #[test]
 fn an_object_of_another_store_is_an_error_and_its_buffer_is_returned() {
     let slots = || Slot::ring(1, BYTES).unwrap().remove(0);
-    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Cached::default()), Box::new(Pool::new(1).unwrap())];
+    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Inline::files(1)), Box::new(Pool::new(1).unwrap())];
     engines.extend(ring_of(4, "left out").map(|ring| Box::new(ring) as Box<dyn Engine>));
     for engine in &mut engines {
         let read = io(Op::Read, &in_memory(), IoPath::PageCache, 0, slots(), 7);
@@ -324,13 +324,19 @@ fn an_object_of_another_store_is_an_error_and_its_buffer_is_returned() {
 
 #[test]
 fn memory_conforms() {
-    conforms_in_memory(&mut MemoryEngine::new(8));
+    conforms_in_memory(&mut straightway_memory::engine(8));
 }
 
 #[test]
 fn wrappers_that_change_nothing_conform() {
-    conforms_in_memory(&mut Faulty::new(Box::new(MemoryEngine::new(4)), Faults::default()));
-    conforms_in_memory(&mut Traced::new(Box::new(MemoryEngine::new(4)), Trace::default()));
+    conforms_in_memory(&mut Faulty::new(
+        Box::new(straightway_memory::engine(4)),
+        Faults::default(),
+    ));
+    conforms_in_memory(&mut Traced::new(
+        Box::new(straightway_memory::engine(4)),
+        Trace::default(),
+    ));
 }
 
 #[test]
@@ -340,7 +346,7 @@ fn late_and_reordered_completions_still_conform() {
         late_per_mille: 400,
         ..Faults::default()
     };
-    conforms_in_memory(&mut Faulty::new(Box::new(MemoryEngine::new(16)), faults));
+    conforms_in_memory(&mut Faulty::new(Box::new(straightway_memory::engine(16)), faults));
     conforms(&mut Faulty::new(Box::new(Pool::new(4).unwrap()), faults));
 }
 
@@ -354,7 +360,7 @@ fn a_faulty_engine_fails_and_shortens_as_often_as_configured() {
         short_per_mille: 250,
         late_per_mille: 0,
     };
-    let mut engine = Faulty::new(Box::new(MemoryEngine::new(64)), faults);
+    let mut engine = Faulty::new(Box::new(straightway_memory::engine(64)), faults);
     let writes = (0..64).zip(Slot::ring(64, BYTES).unwrap());
     let writes = writes.map(|(tag, slot)| io(Op::Write, &object, IoPath::PageCache, 0, slot, tag));
     let done = run_all(&mut engine, writes.collect());
@@ -377,7 +383,7 @@ fn a_faulty_engine_fails_and_shortens_as_often_as_configured() {
 fn a_trace_records_every_io() {
     let object = in_memory();
     let trace = Trace::default();
-    let mut engine = Traced::new(Box::new(MemoryEngine::new(8)), trace.clone());
+    let mut engine = Traced::new(Box::new(straightway_memory::engine(8)), trace.clone());
     what_is_written_is_read(&mut engine, &object, IoPath::PageCache);
     let events = trace.take();
     assert_eq!(events.len(), 128);

@@ -168,7 +168,11 @@ impl Remote {
         let doubt = self.validator.as_ref().and_then(|v| v.doubt(&head));
         if doubt.is_some() && head.status < 300 {
             let why = "it is another version";
-            return Err(Judgement::fail(self.failed(ErrorKind::Corrupt, why, "list it again")));
+            return Err(Judgement::fail(self.failed(
+                ErrorKind::Precondition,
+                why,
+                "list it again",
+            )));
         }
         if matches!(head.status, 200 | 206) {
             self.check_encoding(&head)?;

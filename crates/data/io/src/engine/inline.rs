@@ -1,5 +1,4 @@
-//! The engine for files through the page cache: each I/O runs on the lane's own thread, and several lanes run in
-//! parallel.
+//! An engine without a queue: each I/O runs on the lane's own thread, and several lanes run in parallel.
 //!
 //! Resident pages need no queue: the kernel copies them at the speed of memory. Only more cores, and a copy that
 //! bypasses the CPU cache (`straightway_sys::blocking`), make it faster.
@@ -14,34 +13,37 @@ use crate::request::{Done, Io, run_on_file};
 
 /// Runs each I/O on submission, and holds up to `depth` completions until they are polled.
 #[derive(Debug)]
-pub struct Cached {
+pub struct Inline {
+    name: &'static str,
     done: Vec<Done>,
     depth: usize,
+    run: fn(Io) -> Done,
 }
 
-impl Cached {
-    /// An engine with queue depth `depth`.
-    pub fn new(depth: usize) -> Self {
+impl Inline {
+    /// An engine with queue depth `depth` that calls `run`.
+    pub fn new(name: &'static str, depth: usize, run: fn(Io) -> Done) -> Self {
+        let depth = depth.max(1);
         Self {
+            name,
             done: Vec::with_capacity(depth),
             depth,
+            run,
         }
     }
-}
 
-impl Default for Cached {
-    /// One I/O at a time.
-    fn default() -> Self {
-        Self::new(1)
+    /// The engine for files through the page cache.
+    pub fn files(depth: usize) -> Self {
+        Self::new("pread", depth, |io| run_on_file(io, blocking::run))
     }
 }
 
-impl Engine for Cached {
+impl Engine for Inline {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
         if self.done.len() == self.depth {
             return Err(io);
         }
-        self.done.push(run_on_file(io, blocking::run));
+        self.done.push((self.run)(io));
         Ok(())
     }
 
@@ -52,9 +54,7 @@ impl Engine for Cached {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            name: "pread",
-            depth: self.depth,
-        }
+        let Self { name, depth, .. } = *self;
+        Capabilities { name, depth }
     }
 }
