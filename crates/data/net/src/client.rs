@@ -12,6 +12,7 @@ use std::{
 
 use http::{Method, Request, Response, Uri};
 use straightway_core::{Error, ErrorKind, Result};
+use straightway_sys::Process;
 use ureq::{
     Agent,
     config::AutoHeaderValue,
@@ -52,7 +53,7 @@ struct Shared {
 /// The connections of one process, by proxy.
 #[derive(Clone)]
 struct Agents {
-    process: u32,
+    process: Process,
     direct: Agent,
     http_proxy: Option<Agent>,
     https_proxy: Option<Agent>,
@@ -163,7 +164,7 @@ impl Client {
         if is_tls {
             self.shared.network.facilities().tls()?;
         }
-        let process = std::process::id();
+        let process = Process::this();
         match self.shared.agents.try_lock() {
             Ok(mut agents) => {
                 let made = agents.as_ref();
@@ -180,7 +181,7 @@ impl Client {
 }
 
 impl Agents {
-    fn new(network: &Facilities, process: u32) -> Result<Self> {
+    fn new(network: &Facilities, process: Process) -> Result<Self> {
         let proxies = &network.settings().proxies;
         let through = |proxy: &Option<ProxyUrl>| {
             let proxy = proxy.as_ref().map(|proxy| agent(network, Some(proxy)));

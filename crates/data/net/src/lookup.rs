@@ -11,7 +11,10 @@ use std::{
 };
 
 use straightway_core::{Error, Lock};
-use straightway_sys::lookup::{look_up, start_lookup};
+use straightway_sys::{
+    Process,
+    lookup::{look_up, start_lookup},
+};
 
 /// How long addresses are used before they are looked up again. S3 changes its own every few seconds.
 const FRESH: Duration = Duration::from_secs(30);
@@ -34,7 +37,7 @@ struct Known {
     found: Option<Instant>,
     next: usize,
     /// The process whose thread runs a lookup.
-    asked_by: Option<u32>,
+    asked_by: Option<Process>,
     error: Option<Error>,
 }
 
@@ -74,11 +77,11 @@ impl Lookup {
             return Resolution::Address(known.addresses[0]);
         }
         let age = known.found.map(|found| now.saturating_duration_since(found));
-        if age.is_none_or(|age| age > FRESH) && known.asked_by != Some(std::process::id()) {
+        if age.is_none_or(|age| age > FRESH) && known.asked_by != Some(Process::this()) {
             if let Some(error) = known.error.take() {
                 return Resolution::Failed(error);
             }
-            known.asked_by = Some(std::process::id());
+            known.asked_by = Some(Process::this());
             if !self.start() {
                 known.asked_by = None;
                 drop(known);

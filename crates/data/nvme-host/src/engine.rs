@@ -42,7 +42,7 @@ use straightway_io::{
     request::{Done, Io},
     slab::Slab,
 };
-use straightway_sys::{SocketRing, uring::sockets::SocketCompletion};
+use straightway_sys::{Process, SocketRing, uring::sockets::SocketCompletion};
 
 use issuing::Reach;
 use queue::{ConnectDelay, ConnectingQueue, Queue};
@@ -72,7 +72,7 @@ pub struct NvmeEngine {
     /// An upper bound of all queue numbers used so far.
     queues_end: u32,
     /// The process ID, updated when an I/O finds the engine idle. Querying it is a system call.
-    process: u32,
+    process: Process,
     /// Queues that threads are connecting.
     connecting: Vec<ConnectingQueue>,
     /// Failed attempts of this lane.
@@ -104,7 +104,7 @@ impl NvmeEngine {
             requests: Slab::new(depth),
             queues: Slab::new(QUEUES_MAX),
             queues_end: 0,
-            process: std::process::id(),
+            process: Process::this(),
             connecting: Vec::new(),
             delays: Vec::new(),
             waiting: VecDeque::with_capacity(depth),

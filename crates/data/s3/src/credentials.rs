@@ -89,7 +89,7 @@ pub(crate) struct Credentials {
     /// Held while providers are called, which may take a minute.
     asking: Lock<()>,
     /// The process that it was made in. A forked child does not wait for `asking`.
-    process: u32,
+    process: straightway_sys::Process,
 }
 
 /// The result of the last renewal.
@@ -116,7 +116,7 @@ impl Credentials {
             context,
             latest: SharedLock::default(),
             asking: Lock::new(()),
-            process: std::process::id(),
+            process: straightway_sys::Process::this(),
         }
     }
 
@@ -177,7 +177,7 @@ impl Credentials {
     /// If a thread of the parent held the lock when this process was forked, nobody releases it here. So a forked child
     /// only tries it. Without the lock several of its threads may call the providers, which is harmless.
     fn lock_asking(&self) -> Option<MutexGuard<'_, ()>> {
-        if self.process == std::process::id() {
+        if self.process.is_this() {
             return Some(self.asking.lock());
         }
         self.asking.try_lock()

@@ -15,7 +15,7 @@ use rustix::{
     io::Errno,
 };
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_sys::{Folder, folder::Access};
+use straightway_sys::{Folder, Process, folder::Access};
 
 use crate::name::LOCK;
 
@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_millis(20);
 pub(crate) struct Lock {
     /// The locked file and the process that locked it; `None` if the store or its file system has no locks. Existing
     /// steps are still protected by the commit.
-    held: Option<(fs::File, u32)>,
+    held: Option<(fs::File, Process)>,
 }
 
 impl Lock {
@@ -60,8 +60,8 @@ impl Lock {
         Ok(match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 // The holder's name is only for messages, so the lock also works on a full file system.
-                let process = std::process::id();
-                let who = format!("run {run}, process {process}\n");
+                let process = Process::this();
+                let who = format!("run {run}, process {}\n", process.number());
                 // A hard-linked file may belong to somebody else: it is locked but not written to.
                 if file.metadata().is_ok_and(|meta| meta.nlink() == 1) {
                     let _ = file.set_len(0).and_then(|()| file.rewind());
@@ -86,7 +86,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Some((file, process)) = &self.held
-            && *process == std::process::id()
+            && process.is_this()
         {
             // Closing the file would unlock it only if no child has it open.
             let _ = flock(file, FlockOperation::Unlock);

@@ -12,6 +12,7 @@ use straightway_io::{
     request::{Done, Io, Op},
 };
 use straightway_nvme::{Pdu, Sgl, digest, nvm::Nvm};
+use straightway_sys::Process;
 
 use super::{
     NvmeEngine,
@@ -55,7 +56,7 @@ impl NvmeEngine {
         };
         if self.requests.len() == 0 {
             // Only idle engines survive a fork: the threads that use others do not exist in the child.
-            self.process = std::process::id();
+            self.process = Process::this();
         }
         if !namespace.opened.subsystem().is_of(self.process) {
             let why = "it was opened before this process was forked: open it again";

@@ -8,6 +8,7 @@ use std::{
 
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{Nqn, Sqe};
+use straightway_sys::Process;
 
 use super::{controller::Controller, failure::LinkError, path::Path, side::SideQueues};
 use crate::{portal::Portal, settings::HostSettings};
@@ -22,7 +23,7 @@ pub(crate) struct Subsystem {
     pub(crate) settings: Arc<HostSettings>,
     pub(crate) paths: Vec<Arc<Path>>,
     /// The process that owns these connections.
-    process: u32,
+    process: Process,
     pub(crate) sides: SideQueues,
 }
 
@@ -40,18 +41,18 @@ impl Subsystem {
             paths,
             nqn,
             settings: Arc::clone(settings),
-            process: std::process::id(),
+            process: Process::this(),
             sides: SideQueues::default(),
         }
     }
 
     /// Whether the connections belong to this process and not to its parent.
     pub(crate) fn is_own(&self) -> bool {
-        self.is_of(std::process::id())
+        self.process.is_this()
     }
 
     /// Whether the connections belong to this process.
-    pub(crate) fn is_of(&self, process: u32) -> bool {
+    pub(crate) fn is_of(&self, process: Process) -> bool {
         self.process == process
     }
 
