@@ -19,9 +19,12 @@
 //!
 //! The result is for one port and one lossless class. The XOFF threshold is not computed.
 
+mod asic;
+
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+pub use self::asic::{Asic, Rule};
 use straightway_scenario::{
     check::{Checkable, Checker},
     provenance::{Basis, Citation, Correction, Formula},
@@ -47,46 +50,6 @@ pub const PEER_RESPONSE_QUANTA: [(u32, u32); 8] = [
     (400, 905),
     (800, 905),
 ];
-
-/// An ASIC whose buffer SONiC describes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Asic {
-    /// SN2000.
-    #[serde(rename = "spectrum")]
-    Spectrum1,
-    /// SN3000.
-    #[serde(rename = "spectrum-2")]
-    Spectrum2,
-    /// SN4000.
-    #[serde(rename = "spectrum-3")]
-    Spectrum3,
-    /// SN5400 and SN5600.
-    #[default]
-    #[serde(rename = "spectrum-4")]
-    Spectrum4,
-    /// SN5640.
-    #[serde(rename = "spectrum-5")]
-    Spectrum5,
-    /// SN6600.
-    #[serde(rename = "spectrum-6")]
-    Spectrum6,
-}
-
-/// One of SONiC's computations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rule {
-    /// The Lua script: kilobytes of 1,024, the peer response by speed.
-    #[default]
-    Lua,
-    /// The tables of Spectrum 1 to 3: kilobytes of 1,000, one peer response for all speeds.
-    Tables,
-    /// The table of the SN4280: kilobytes of 1,000, the peer response by speed, whole cells.
-    Sn4280,
-    /// The table of the SN5600: as that of the SN4280, and 60 ns each way in the PHY.
-    Sn5600,
-}
 
 /// A lossless port and its cable.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -196,62 +159,6 @@ const FORMULAS: [Formula; 5] = [
         source: Citation::quoted("IEEE 802.1Qbb", "the pause time field has 16 bits"),
     },
 ];
-
-impl Asic {
-    /// A cell of its buffer.
-    pub fn cell(self) -> Bytes {
-        Bytes(match self {
-            Self::Spectrum1 => 96,
-            Self::Spectrum2 | Self::Spectrum3 => 144,
-            Self::Spectrum4 | Self::Spectrum5 => 192,
-            Self::Spectrum6 => 256,
-        })
-    }
-
-    /// The pipeline's latency.
-    fn pipeline(self) -> Bytes {
-        Bytes::kib(match self {
-            Self::Spectrum6 => 42,
-            _ => 19,
-        })
-    }
-
-    /// The computation that gives its shipped table; the script for those without one.
-    fn rule(self) -> Rule {
-        match self {
-            Self::Spectrum1 | Self::Spectrum2 | Self::Spectrum3 => Rule::Tables,
-            Self::Spectrum4 => Rule::Sn5600,
-            Self::Spectrum5 | Self::Spectrum6 => Rule::Lua,
-        }
-    }
-}
-
-impl Rule {
-    /// The longest frame that it assumes.
-    fn mtu(self) -> Bytes {
-        Bytes(match self {
-            Self::Lua | Self::Sn4280 => 9100,
-            Self::Tables | Self::Sn5600 => 9216,
-        })
-    }
-
-    /// The share of small packets that it assumes.
-    fn small_packet_share(self) -> f64 {
-        match self {
-            Self::Lua => 0.5,
-            Self::Sn4280 => 0.01,
-            Self::Tables | Self::Sn5600 => 1.0,
-        }
-    }
-
-    /// The delay of the PHY in one direction, in seconds.
-    fn phy_s(self) -> f64 {
-        match self {
-            Self::Sn5600 => 60e-9,
-            _ => 0.0,
-        }
-    }
-}
 
 /// The data in MAC and PHY, in KiB, on every ASIC.
 const MAC_PHY_KIB: f64 = 0.8;
