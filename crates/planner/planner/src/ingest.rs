@@ -170,7 +170,7 @@ impl Default for Training {
             sample: Bytes(146_600_628),
             compute: Seconds(0.323),
             prefetch: true,
-            readers: 4,
+            readers: 8,
             decode: Seconds(0.0),
             target: 0.9,
         }

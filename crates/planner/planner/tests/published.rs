@@ -147,6 +147,27 @@ const ROWS: &[Row] = &[
         ..INSIDE
     },
     Row {
+        source: "the same, 405B, 3 servers and 8 clients",
+        scenario: aistore!("5292.249", 512, 64, 3),
+        published: 159.09,
+        ..INSIDE
+    },
+    Row {
+        source: "the same, 1T, 12 servers",
+        scenario: aistore!("15426.589", 1024, 64, 12),
+        published: 116.42,
+        ..INSIDE
+    },
+    Row {
+        source: "MLPerf Storage v3.0, AIStore, UNet3D on 20 B200, 12 servers: utilisation",
+        scenario: "[ingest]\ntraining = { batch = 7, sample = \"146600628\", compute = \"0.162s\" }\ncluster = { gpus = 20, \
+                   gpus_per_node = 1, gpu_memory = \"180GB\", servers = { count = 12, rate = \"100Gb/s\" }, clients = { kind = \
+                   \"s3\" } }\nnode.hop.rate = \"100Gb/s\"\n",
+        figure: "direct.utilisation",
+        published: 0.979,
+        ..INSIDE
+    },
+    Row {
         source: "the same, 405B, 12 servers, read",
         scenario: aistore!("5292.249", 512, 32, 12),
         figure: "ways.standard.restore_s",

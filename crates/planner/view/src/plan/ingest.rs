@@ -18,6 +18,7 @@ impl Shown for IngestAnswer {
         ("direct.utilisation", "AU direct"),
         ("standard.per_gpu_bytes_per_s", "a GPU gets, standard"),
         ("direct.per_gpu_bytes_per_s", "a GPU gets, direct"),
+        ("direct.gpus_at_target", "GPUs fed, direct"),
         ("metadata.load", "metadata load"),
     ];
 
