@@ -179,7 +179,7 @@ fn rails(page: Page, answer: &RailAnswer) -> Page {
 /// Says that a required rate is not reached; `None` if it is.
 fn missed(wanted: f64, reached: f64, bound_by: &str) -> Option<String> {
     let (wanted, reached) = (Rate(wanted), Rate(reached));
-    let says = || format!("The required {wanted} are not reached: {bound_by} allow {reached}.");
+    let says = || format!("The required {wanted} are not reached: {reached} are the most, bound by {bound_by}.");
     (reached.0 < wanted.0 * (1.0 - 1e-9)).then(says)
 }
 
