@@ -360,8 +360,10 @@ mod tests {
 
     #[test]
     fn an_entry_with_a_key_of_32_bytes_needs_at_most_96_bytes() {
-        let mut lru =
-            Lru::<[u8; 32], [u64; 3], BuildHasherDefault<DefaultHasher>>::with_hasher(u64::MAX, Default::default());
+        let mut lru = Lru::<[u8; 32], [u64; 3], BuildHasherDefault<DefaultHasher>>::with_hasher(
+            u64::MAX,
+            BuildHasherDefault::default(),
+        );
         for number in 0..60_000_u64 {
             let mut key = [0; 32];
             key[..8].copy_from_slice(&number.to_le_bytes());

@@ -63,7 +63,7 @@ impl Https {
         let name = self.describe(&named.name);
         let target = format!("/{}", text(self, &named.name)?);
         let page = Page::new(self.site.clone(), &target, self.token.clone());
-        let remote = page.open(&name, &self.client, limits)?;
+        let (remote, _) = page.open(&name, &self.client, limits)?;
         let refuse =
             |why: String| Err(Error::new(ErrorKind::Precondition, "open", &name, why).with_hint("open it again"));
         // The version is compared, not requested: a server that redirects may have different tags.

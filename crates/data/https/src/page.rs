@@ -52,8 +52,8 @@ impl Page {
         }
     }
 
-    /// Opens the object and follows redirects.
-    pub(crate) fn open(&self, name: &str, client: &Client, limits: FrontLimits) -> Result<Remote> {
+    /// Opens the object and follows redirects. Returns it with its final address.
+    pub(crate) fn open(&self, name: &str, client: &Client, limits: FrontLimits) -> Result<(Remote, Place)> {
         let mut front_bytes = limits.bytes;
         let most = limits.unversioned_bytes;
         let mut place = self.named.clone();
@@ -70,13 +70,14 @@ impl Page {
                     validator,
                     front,
                 } => {
-                    let remote = self.remote(name, place, client, true)?;
-                    return Ok(remote.found(bytes, validator, front));
+                    let remote = self.remote(name, place.clone(), client, true)?;
+                    return Ok((remote.found(bytes, validator, front), place));
                 }
                 FirstResponse::Redirect(location) => place = place.follow(&location, name)?,
             }
         }
-        Err(too_many(name))
+        let why = format!("it redirects more than {REDIRECTS_MAX} times");
+        Err(Error::new(ErrorKind::Unsupported, "open", name, why))
     }
 
     /// The object at an address. With `renews`, an address from a redirect is resolved again when it has expired.
@@ -107,24 +108,6 @@ impl Page {
         }
         head
     }
-
-    /// Resolves the redirects again.
-    fn find_again(&self, name: &str, client: &Client) -> Result<Place> {
-        let mut place = self.named.clone();
-        for _ in 0..=REDIRECTS_MAX {
-            let remote = self.remote(name, place.clone(), client, false)?;
-            match remote.first_response(1)? {
-                FirstResponse::Found { .. } => return Ok(place),
-                FirstResponse::Redirect(location) => place = place.follow(&location, name)?,
-            }
-        }
-        Err(too_many(name))
-    }
-}
-
-fn too_many(name: &str) -> Error {
-    let why = format!("it redirects more than {REDIRECTS_MAX} times");
-    Error::new(ErrorKind::Unsupported, "open", name, why)
 }
 
 impl Service for PageService {
@@ -148,7 +131,11 @@ impl Service for PageService {
     }
 
     fn renew(&self) -> Result<()> {
-        let place = self.page.find_again(&self.name, &self.client)?;
+        let limits = FrontLimits {
+            bytes: 1,
+            unversioned_bytes: 1,
+        };
+        let (_, place) = self.page.open(&self.name, &self.client, limits)?;
         if place.site != self.place.site {
             let why = "it is on another server now";
             return Err(Error::new(ErrorKind::Transient, "read", &self.name, why).with_hint("open it again"));

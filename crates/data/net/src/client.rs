@@ -77,19 +77,14 @@ impl Client {
     /// Sends a request to an absolute URL once and returns the whole response, whatever its status. Redirects are not
     /// followed.
     pub fn send(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>> {
-        self.send_bounded(request, BODY_BYTES_MAX)
-    }
-
-    /// The same, with a given limit on the response's body.
-    pub fn send_bounded(&self, request: Request<Vec<u8>>, body_bytes_max: u64) -> Result<Response<Vec<u8>>> {
         let url = request.uri().clone();
         let body_time_max = BODY_STALLS_MAX * self.network().settings().stall_max;
         let response = self.run_within(request, Some(body_time_max))?;
         let (parts, mut body) = response.into_parts();
         // ureq rejects a body whose length equals its limit.
-        let limit = body_bytes_max.saturating_add(1);
+        let limit = BODY_BYTES_MAX + 1;
         let body = match body.with_config().limit(limit).read_to_vec() {
-            Err(ureq::Error::BodyExceedsLimit(_)) => Err(ureq::Error::BodyExceedsLimit(body_bytes_max)),
+            Err(ureq::Error::BodyExceedsLimit(_)) => Err(ureq::Error::BodyExceedsLimit(BODY_BYTES_MAX)),
             body => body,
         };
         let body = body.map_err(|error| request_error(&url, error))?;

@@ -138,6 +138,15 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// An environment with these variables and no home folder.
+    pub fn of(variables: &[(&str, &str)]) -> Self {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self {
+            variables: variables.iter().map(own).collect(),
+            home: None,
+        }
+    }
+
     /// The value of a variable; `None` if it is unset or empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let value = self.variables.get(name)?;
@@ -235,25 +244,23 @@ impl FromStr for Addressing {
 mod tests {
     use super::*;
 
-    fn environment(pairs: &[(&str, &str)]) -> Environment {
-        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        Environment {
-            variables: pairs.iter().map(own).collect(),
-            home: None,
-        }
-    }
-
     #[test]
     fn the_endpoint_variable_of_s3_takes_precedence_over_the_general_one() {
         let both = [("AWS_ENDPOINT_URL", "http://a"), ("AWS_ENDPOINT_URL_S3", "http://b")];
-        assert_eq!(S3Access::of(environment(&both)).endpoint.as_deref(), Some("http://b"));
         assert_eq!(
-            S3Access::of(environment(&both[..1])).endpoint.as_deref(),
+            S3Access::of(Environment::of(&both)).endpoint.as_deref(),
+            Some("http://b")
+        );
+        assert_eq!(
+            S3Access::of(Environment::of(&both[..1])).endpoint.as_deref(),
             Some("http://a")
         );
         let ignored = [both[0], ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")];
-        assert_eq!(S3Access::of(environment(&ignored)).endpoint, None);
-        let region = S3Access::of(environment(&[("AWS_REGION", ""), ("AWS_DEFAULT_REGION", "eu-west-1")]));
+        assert_eq!(S3Access::of(Environment::of(&ignored)).endpoint, None);
+        let region = S3Access::of(Environment::of(&[
+            ("AWS_REGION", ""),
+            ("AWS_DEFAULT_REGION", "eu-west-1"),
+        ]));
         assert_eq!(region.region.as_deref(), Some("eu-west-1"));
     }
 
@@ -261,7 +268,7 @@ mod tests {
     fn debug_shows_no_key_and_no_variable() {
         let key = BASE64_STANDARD.encode(*b"hush hush hush hush hush hush 32");
         let access = S3Access {
-            environment: environment(&[("AWS_SECRET_ACCESS_KEY", "hush-environment")]),
+            environment: Environment::of(&[("AWS_SECRET_ACCESS_KEY", "hush-environment")]),
             customer_key: Some(CustomerKey::new(&key).unwrap()),
             ..S3Access::with_keys("http://a", "hush-id", "hush-secret")
         };

@@ -173,171 +173,125 @@ fn a_retry_after_a_cut_requests_only_the_missing_range() {
 }
 
 /// A wrong response of a server to a request for a range of an object.
-type Lie = fn(&ReceivedRequest, &[u8]) -> Vec<ServerStep>;
+#[derive(Clone, Copy)]
+enum Lie {
+    /// The bytes after a head with status 206, these headers, and the version of the object if it says so.
+    Headers(&'static [(&'static str, &'static str)]),
+    /// Any other.
+    Steps(fn() -> Vec<ServerStep>),
+}
 
-/// The requested bytes after a head with these headers, and the version of the object unless they state one.
-fn with(request: &ReceivedRequest, object: &[u8], status: &str, headers: &[(&str, &str)]) -> Vec<ServerStep> {
-    let range = request.range(object.len()).unwrap();
-    let mut headers = headers.to_vec();
-    if !headers.iter().any(|(name, _)| *name == "ETag") {
-        headers.push(("ETag", TAG));
+const LENGTH: (&str, &str) = ("Content-Length", "1000");
+const RANGE: (&str, &str) = ("Content-Range", "bytes 1000-1999/5000");
+const VERSION: (&str, &str) = ("ETag", TAG);
+
+impl Lie {
+    fn steps(self, request: &ReceivedRequest, object: &[u8]) -> Vec<ServerStep> {
+        match self {
+            Self::Headers(headers) => {
+                let mut bytes = head("206 P", headers);
+                bytes.extend_from_slice(&object[request.range(object.len()).unwrap()]);
+                vec![ServerStep::Bytes(bytes), ServerStep::Close]
+            }
+            Self::Steps(steps) => steps(),
+        }
     }
-    let mut bytes = head(status, &headers);
-    bytes.extend_from_slice(&object[range]);
-    vec![ServerStep::Bytes(bytes), ServerStep::Close]
 }
 
 /// Servers whose every response is wrong, and the resulting error.
-const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
-    (
-        "200 to a range",
-        |_, object| {
-            let length = object.len().to_string();
-            let mut bytes = head("200 OK", &[("Content-Length", &length), ("ETag", TAG)]);
-            bytes.extend_from_slice(object);
-            vec![ServerStep::Bytes(bytes)]
-        },
-        ErrorKind::Unsupported,
-        "whole object",
-    ),
-    (
-        "another range",
-        |request, object| {
-            with(
-                request,
-                object,
-                "206 P",
-                &[("Content-Length", "1000"), ("Content-Range", "bytes 1-1000/5000")],
-            )
-        },
-        ErrorKind::Corrupt,
-        "another range",
-    ),
-    (
-        "another total",
-        |request, object| {
-            with(
-                request,
-                object,
-                "206 P",
-                &[("Content-Length", "1000"), ("Content-Range", "bytes 1000-1999/5001")],
-            )
-        },
-        ErrorKind::Corrupt,
-        "another range",
-    ),
-    (
-        "no range",
-        |request, object| with(request, object, "206 P", &[("Content-Length", "1000")]),
-        ErrorKind::Corrupt,
-        "which range",
-    ),
-    (
-        "another length",
-        |request, object| {
-            with(
-                request,
-                object,
-                "206 P",
-                &[("Content-Length", "999"), ("Content-Range", "bytes 1000-1999/5000")],
-            )
-        },
-        ErrorKind::Corrupt,
-        "999 bytes",
-    ),
-    (
-        "two lengths",
-        |request, object| {
-            let headers = [
-                ("Content-Length", "1000"),
-                ("Content-Length", "10"),
-                ("Content-Range", "bytes 1000-1999/5000"),
-            ];
-            with(request, object, "206 P", &headers)
-        },
-        ErrorKind::Corrupt,
-        "Content-Length cannot be read",
-    ),
-    (
-        "chunks",
-        |request, object| {
-            let headers = [
-                ("Transfer-Encoding", "chunked"),
-                ("Content-Range", "bytes 1000-1999/5000"),
-            ];
-            with(request, object, "206 P", &headers)
-        },
-        ErrorKind::Unsupported,
-        "chunks",
-    ),
-    (
-        "another version",
-        |request, object| {
-            let headers = [
-                ("Content-Length", "1000"),
-                ("Content-Range", "bytes 1000-1999/5000"),
-                ("ETag", "\"v2\""),
-            ];
-            with(request, object, "206 P", &headers)
-        },
-        ErrorKind::Precondition,
-        "replaced",
-    ),
-    (
-        "no version",
-        |request, object| {
-            let range = request.range(object.len()).unwrap();
-            let headers = [("Content-Length", "1000"), ("Content-Range", "bytes 1000-1999/5000")];
-            let mut bytes = head("206 P", &headers);
-            bytes.extend_from_slice(&object[range]);
-            vec![ServerStep::Bytes(bytes)]
-        },
-        ErrorKind::Precondition,
-        "which version",
-    ),
-    (
-        "a wait of an hour",
-        |_, _| {
-            vec![ServerStep::Bytes(head(
-                "503 Slow Down",
-                &[("Retry-After", "3600"), ("Content-Length", "0")],
-            ))]
-        },
-        ErrorKind::Transient,
-        "it asks to retry after 3600 s, more than 60 s",
-    ),
-    (
-        "412",
-        |_, _| short("412 Precondition Failed", ""),
-        ErrorKind::Precondition,
-        "replaced",
-    ),
-    (
-        "404",
-        |_, _| short("404 Not Found", "gone"),
-        ErrorKind::NotFound,
-        "no such object",
-    ),
-    ("403", |_, _| short("403 Forbidden", ""), ErrorKind::Denied, "denied"),
-    (
-        "no HTTP",
-        |_, _| vec![ServerStep::Bytes(b"SSH-2.0-x\r\n".to_vec())],
-        ErrorKind::Transient,
-        "not valid HTTP",
-    ),
-    (
-        "a head of 1 MB",
-        |_, _| vec![ServerStep::Bytes(head("206 P", &[("X", &"a".repeat(1 << 20))]))],
-        ErrorKind::Transient,
-        "too long",
-    ),
-    (
-        "nothing",
-        |_, _| vec![ServerStep::Close],
-        ErrorKind::Transient,
-        "closed the connection",
-    ),
-];
+const LIES: &[(&str, Lie, ErrorKind, &str)] = {
+    use ErrorKind::{Corrupt, Precondition, Transient, Unsupported};
+    use Lie::{Headers, Steps};
+    &[
+        (
+            "200 to a range",
+            Steps(|| {
+                let whole = [head("200 OK", &[("Content-Length", "5000"), VERSION]), vec![7; 5000]];
+                vec![ServerStep::Bytes(whole.concat())]
+            }),
+            Unsupported,
+            "whole object",
+        ),
+        (
+            "another range",
+            Headers(&[LENGTH, ("Content-Range", "bytes 1-1000/5000"), VERSION]),
+            Corrupt,
+            "another range",
+        ),
+        (
+            "another total",
+            Headers(&[LENGTH, ("Content-Range", "bytes 1000-1999/5001"), VERSION]),
+            Corrupt,
+            "another range",
+        ),
+        ("no range", Headers(&[LENGTH, VERSION]), Corrupt, "which range"),
+        (
+            "another length",
+            Headers(&[("Content-Length", "999"), RANGE, VERSION]),
+            Corrupt,
+            "999 bytes",
+        ),
+        (
+            "two lengths",
+            Headers(&[LENGTH, ("Content-Length", "10"), RANGE, VERSION]),
+            Corrupt,
+            "Content-Length cannot be read",
+        ),
+        (
+            "chunks",
+            Headers(&[("Transfer-Encoding", "chunked"), RANGE, VERSION]),
+            Unsupported,
+            "chunks",
+        ),
+        (
+            "another version",
+            Headers(&[LENGTH, RANGE, ("ETag", "\"v2\"")]),
+            Precondition,
+            "replaced",
+        ),
+        ("no version", Headers(&[LENGTH, RANGE]), Precondition, "which version"),
+        (
+            "a wait of an hour",
+            Steps(|| {
+                let headers = [("Retry-After", "3600"), ("Content-Length", "0")];
+                vec![ServerStep::Bytes(head("503 Slow Down", &headers))]
+            }),
+            Transient,
+            "it asks to retry after 3600 s, more than 60 s",
+        ),
+        (
+            "412",
+            Steps(|| short("412 Precondition Failed", "")),
+            Precondition,
+            "replaced",
+        ),
+        (
+            "404",
+            Steps(|| short("404 Not Found", "gone")),
+            ErrorKind::NotFound,
+            "no such object",
+        ),
+        ("403", Steps(|| short("403 Forbidden", "")), ErrorKind::Denied, "denied"),
+        (
+            "no HTTP",
+            Steps(|| vec![ServerStep::Bytes(b"SSH-2.0-x\r\n".to_vec())]),
+            Transient,
+            "not valid HTTP",
+        ),
+        (
+            "a head of 1 MB",
+            Steps(|| vec![ServerStep::Bytes(head("206 P", &[("X", &"a".repeat(1 << 20))]))]),
+            Transient,
+            "too long",
+        ),
+        (
+            "nothing",
+            Steps(|| vec![ServerStep::Close]),
+            Transient,
+            "closed the connection",
+        ),
+    ]
+};
 
 #[test]
 fn wrong_responses_never_become_data() {
@@ -348,7 +302,7 @@ fn wrong_responses_never_become_data() {
             if request.number == 0 {
                 request.response(&object, TAG)
             } else {
-                lie(request, &object)
+                lie.steps(request, &object)
             }
         });
         let lab = Lab::new(&server, fixture::impatient());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use straightway_core::ErrorKind;
 use straightway_io::engine::Engine;
 use straightway_net::NetworkSettings;
-use straightway_webserver::{ReceivedRequest, ServerStep};
+use straightway_webserver::{ReceivedRequest, Server, ServerStep};
 
 use super::{
     TAG,
@@ -32,6 +32,24 @@ fn cut(request: &ReceivedRequest, object: &[u8], body_bytes: usize) -> Vec<Serve
     vec![ServerStep::Bytes(bytes[..end].to_vec()), ServerStep::Close]
 }
 
+/// Reads an object from a server that stalls once. `seconds` are the stall timeout and the most time for the read.
+fn read_after_stall(server: &Server, is_ring: bool, object: &[u8], seconds: [u64; 2]) {
+    let [stall_max, most] = seconds.map(Duration::from_secs);
+    let settings = NetworkSettings {
+        stall_max,
+        ..NetworkSettings::default()
+    };
+    let lab = Lab::new(server, settings);
+    let remote = lab.open("/object");
+    let begun = Instant::now();
+    let mut engine = engine(&lab, is_ring);
+    let got = read_all(&mut *engine, &remote, object.len(), object.len()).unwrap();
+    let way = format!("{}, ring {is_ring}", server.url(""));
+    assert!(got.bytes == object && got.tries.retries >= 1, "{way}: {:?}", got.tries);
+    let took = begun.elapsed();
+    assert!(took < most, "{way}: {took:?}");
+}
+
 #[test]
 fn a_body_that_comes_byte_by_byte_is_resumed_on_another_connection() {
     let object = content(40_000, 21);
@@ -52,19 +70,7 @@ fn a_body_that_comes_byte_by_byte_is_resumed_on_another_connection() {
             let front = ServerStep::Bytes(front.to_vec());
             std::iter::once(front).chain(drip).collect()
         });
-        let settings = NetworkSettings {
-            stall_max: Duration::from_secs(2),
-            ..NetworkSettings::default()
-        };
-        let lab = Lab::new(&server, settings);
-        let remote = lab.open("/object");
-        let begun = Instant::now();
-        let mut engine = engine(&lab, is_ring);
-        let got = read_all(&mut *engine, &remote, object.len(), object.len()).unwrap();
-        assert!(got.bytes == object, "tls {tls}, ring {is_ring}");
-        assert!(got.tries.retries >= 1, "tls {tls}, ring {is_ring}");
-        let took = begun.elapsed();
-        assert!(took < Duration::from_secs(30), "{took:?}");
+        read_after_stall(&server, is_ring, &object, [2, 30]);
     }
 }
 
@@ -108,19 +114,7 @@ fn an_error_whose_body_stalls_is_retried() {
                         1 => stalled_error(status),
                         _ => request.response(&copy, TAG),
                     });
-                    let settings = NetworkSettings {
-                        stall_max: Duration::from_secs(3),
-                        ..NetworkSettings::default()
-                    };
-                    let lab = Lab::new(&server, settings);
-                    let remote = lab.open("/object");
-                    let begun = Instant::now();
-                    let mut engine = engine(&lab, is_ring);
-                    let got = read_all(&mut *engine, &remote, object.len(), object.len()).unwrap();
-                    assert!(got.bytes == *object, "tls {tls}, ring {is_ring}, {status}");
-                    assert!(got.tries.retries >= 1, "tls {tls}, ring {is_ring}, {status}");
-                    let took = begun.elapsed();
-                    assert!(took < Duration::from_secs(12), "{took:?}");
+                    read_after_stall(&server, is_ring, object, [3, 12]);
                 });
             }
         }

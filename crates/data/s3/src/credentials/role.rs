@@ -275,11 +275,7 @@ source_profile = keys
             ("AWS_CONFIG_FILE", config.as_str()),
             ("AWS_SHARED_CREDENTIALS_FILE", credentials.as_str()),
         ];
-        let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        let environment = Environment {
-            variables: variables.map(own).into_iter().collect(),
-            home: None,
-        };
+        let environment = Environment::of(&variables);
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
         let http: Http = Arc::new(move |request| {

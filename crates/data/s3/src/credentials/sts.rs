@@ -118,14 +118,6 @@ impl HttpSend for StsSender {
 mod tests {
     use super::*;
 
-    fn environment(pairs: &[(&str, &str)]) -> Environment {
-        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        Environment {
-            variables: pairs.iter().map(own).collect(),
-            home: None,
-        }
-    }
-
     #[test]
     fn requests_go_to_the_service_of_the_environment() {
         let asked: Uri = "https://sts.eu-west-1.amazonaws.com/?Action=AssumeRole"
@@ -149,11 +141,11 @@ mod tests {
                 asked.to_string(),
             ),
         ] {
-            let endpoint = StsEndpoint::of(&environment(pairs)).unwrap();
+            let endpoint = StsEndpoint::of(&Environment::of(pairs)).unwrap();
             assert_eq!(endpoint.resolve(&asked).unwrap().to_string(), sent);
         }
         for text in ["host", "ftp://host", "https://me:hush@host", "http://h/?x", "http://"] {
-            let why = StsEndpoint::of(&environment(&[(VARIABLE, text)])).unwrap_err();
+            let why = StsEndpoint::of(&Environment::of(&[(VARIABLE, text)])).unwrap_err();
             assert!(why.contains(VARIABLE) && !why.contains("hush"), "{text}");
         }
     }

@@ -18,14 +18,6 @@ use super::{
     server::{Reply, Server},
 };
 
-fn environment(pairs: &[(&str, &str)]) -> Environment {
-    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-    Environment {
-        variables: pairs.iter().map(own).collect(),
-        home: None,
-    }
-}
-
 /// A server that accepts only requests signed with this access key id.
 fn server_of(id: &'static str) -> Server {
     Server::start(move |_, request| {
@@ -40,7 +32,7 @@ fn server_of(id: &'static str) -> Server {
 
 #[track_caller]
 fn reads_as(id: &'static str, pairs: &[(&str, &str)]) {
-    reads_with(id, S3Access::of(environment(pairs)));
+    reads_with(id, S3Access::of(Environment::of(pairs)));
 }
 
 #[track_caller]
@@ -61,7 +53,7 @@ fn keys_come_from_the_environment_or_the_call() {
     reads_with(
         "FROMCALL",
         S3Access {
-            environment: environment(&both),
+            environment: Environment::of(&both),
             ..S3Access::with_keys("", "FROMCALL", "s")
         },
     );
@@ -96,7 +88,7 @@ fn keys_come_from_profiles_in_both_files() {
         "FROMCONFIG",
         S3Access {
             credentials: CredentialSource::Found { profile },
-            ..S3Access::of(environment(&[&files[..], &env[..]].concat()))
+            ..S3Access::of(Environment::of(&[&files[..], &env[..]].concat()))
         },
     );
 }
@@ -193,7 +185,7 @@ fn a_cached_token_with_some_minutes_left_is_used_and_not_requested_for_every_rea
     });
     let server = server_of("SHORT");
     let url = format!("{}/credentials", service.url());
-    let mut access = S3Access::of(environment(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
+    let mut access = S3Access::of(Environment::of(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
     access.endpoint = Some(server.url());
     let store = S3::new("lab", &access, &network()).unwrap();
     for name in ["x", "y", "z"] {
@@ -219,7 +211,7 @@ fn expired_tokens_are_renewed_and_the_request_is_sent_again() {
         Reply::of_object(request, 2 << 20, "\"1\"", |from, to| vec![7; (to - from) as usize])
     });
     let url = format!("{}/credentials", service.url());
-    let mut access = S3Access::of(environment(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
+    let mut access = S3Access::of(Environment::of(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
     access.endpoint = Some(server.url());
     let store = S3::new("lab", &access, &network()).unwrap();
     let opened = open(&store, "x").unwrap();
@@ -238,7 +230,7 @@ fn a_token_that_stays_expired_is_an_error_and_not_a_loop() {
         ("AWS_SECRET_ACCESS_KEY", "secret"),
         ("AWS_SESSION_TOKEN", "a-secret-token"),
     ];
-    let mut access = S3Access::of(environment(&pairs));
+    let mut access = S3Access::of(Environment::of(&pairs));
     access.endpoint = Some(server.url());
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
@@ -254,7 +246,7 @@ fn a_token_that_stays_expired_is_an_error_and_not_a_loop() {
 #[test]
 fn without_credentials_the_hint_says_how_to_set_them() {
     let server = server_of("NONE");
-    let mut access = S3Access::of(environment(&[("AWS_EC2_METADATA_DISABLED", "true")]));
+    let mut access = S3Access::of(Environment::of(&[("AWS_EC2_METADATA_DISABLED", "true")]));
     access.endpoint = Some(server.url());
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
@@ -274,7 +266,7 @@ fn a_failing_process_is_named_without_its_output() {
         format!("[default]\ncredential_process = {}\n", program.display()),
     )
     .unwrap();
-    let access = S3Access::of(environment(&[("AWS_CONFIG_FILE", config.to_str().unwrap())]));
+    let access = S3Access::of(Environment::of(&[("AWS_CONFIG_FILE", config.to_str().unwrap())]));
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
     assert!(error.to_string().contains("the profile's process failed"), "{error}");
@@ -322,7 +314,7 @@ fn the_command_of_a_process_is_split_as_a_shell_splits_it() {
 
 /// The error of an object that is opened with these variables.
 fn failure(pairs: &[(&str, &str)]) -> String {
-    let access = S3Access::of(environment(pairs));
+    let access = S3Access::of(Environment::of(pairs));
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
     assert!(!format!("{error:?}").contains("hush"), "{error:?}");

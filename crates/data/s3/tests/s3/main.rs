@@ -21,7 +21,7 @@ use std::{ffi::OsStr, sync::Arc};
 
 use straightway_core::random::Seed;
 use straightway_io::{Handle, Store, store::open_one};
-use straightway_lab::S3Server;
+use straightway_lab::{FaultProxy, ProxyFaults, S3Server};
 use straightway_net::{Network, NetworkSettings};
 use straightway_s3::{S3, S3Access};
 
@@ -37,6 +37,19 @@ fn access(url: &str) -> S3Access {
 
 fn store(access: &S3Access) -> S3 {
     S3::new(S3Server::BUCKET, access, &network()).unwrap()
+}
+
+/// The S3 server of all tests, and a store on it; `None` if there is no server.
+fn on_server() -> Option<(&'static S3Server, S3)> {
+    let server = S3Server::shared()?;
+    Some((server, store(&access(&server.url()))))
+}
+
+/// The S3 server of all tests, and a proxy in front of it that injects no fault yet; `None` if there is no server.
+fn behind_proxy() -> Option<(&'static S3Server, FaultProxy)> {
+    let server = S3Server::shared()?;
+    let proxy = FaultProxy::start(&server.address(), ProxyFaults::default()).unwrap();
+    Some((server, proxy))
 }
 
 fn open(store: &dyn Store, name: &str) -> straightway_core::Result<Arc<dyn Handle>> {

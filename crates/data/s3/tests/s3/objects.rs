@@ -7,16 +7,14 @@ use straightway_io::{
     Store,
     store::{ListPage, Missing, Named, list_all},
 };
-use straightway_lab::{FaultProxy, ProxyFaults, S3Server};
 
-use super::{access, content, open, read, store};
+use super::{access, behind_proxy, content, on_server, open, read, store};
 
 #[test]
 fn objects_of_all_lengths_are_read_byte_for_byte() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     for bytes in [0, 1, 7, 4095, 4096, 1 << 20, (1 << 20) + 1, (9 << 20) + 13] {
         let put = content(bytes as u64, bytes);
         weed.put(&format!("lengths/{bytes}"), put.clone());
@@ -26,10 +24,9 @@ fn objects_of_all_lengths_are_read_byte_for_byte() {
 
 #[test]
 fn unusual_keys_are_read_and_listed_under_their_names() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let names = [
         ("a b", "a%20b"),
         ("a+b", "a%2Bb"),
@@ -65,10 +62,9 @@ fn unusual_keys_are_read_and_listed_under_their_names() {
 
 #[test]
 fn a_listing_in_pages_has_every_name_once_with_its_size_and_tag() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let folder = store.below(OsStr::new("pages"), Missing::Refuse).unwrap();
     for number in 0..230 {
         weed.put(&format!("pages/{number:04}"), vec![7; number]);
@@ -105,10 +101,9 @@ fn a_listing_in_pages_has_every_name_once_with_its_size_and_tag() {
 
 #[test]
 fn a_listed_object_is_opened_without_a_request() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, proxy)) = behind_proxy() else {
         return;
     };
-    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let store = store(&access(&proxy.url()));
     let put = content(3, 300_000);
     weed.put("told/one", put.clone());
@@ -129,10 +124,9 @@ fn a_listed_object_is_opened_without_a_request() {
 
 #[test]
 fn a_replaced_object_is_refused() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     weed.put("replaced", content(1, 2 << 20));
     let opened = open(&store, "replaced").unwrap();
     opened.check_unchanged().unwrap();
@@ -154,10 +148,9 @@ fn a_replaced_object_is_refused() {
 
 #[test]
 fn many_objects_are_opened_in_one_call_and_a_missing_one_is_named() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     for number in 0..100 {
         weed.put(&format!("many/{number}"), content(number, 1000));
     }

@@ -19,7 +19,7 @@ use straightway_s3::S3;
 use straightway_webserver::ReceivedRequest;
 
 use super::{
-    access, content, open, read,
+    access, behind_proxy, content, open, read,
     server::{Reply, Server},
     store,
     writes::{open_uploads, upload, write},
@@ -39,10 +39,9 @@ fn behind(proxy: &FaultProxy) -> S3 {
 /// Writes objects through a proxy with these faults. All must be correct, and no upload may stay open.
 #[track_caller]
 fn survives(folder: &str, shares: &[(ProxyFault, u32)], seed: u64) {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, proxy)) = behind_proxy() else {
         return;
     };
-    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let through = behind(&proxy);
     proxy.set(ProxyFaults {
         seed,
@@ -93,10 +92,9 @@ fn an_error_after_a_status_of_success_is_an_error() {
 
 #[test]
 fn conditional_puts_report_their_winner_despite_lost_responses() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, proxy)) = behind_proxy() else {
         return;
     };
-    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let through = Arc::new(behind(&proxy));
     let plain = store(&access(&weed.url()));
     // The probe is not tested here.
@@ -128,10 +126,9 @@ fn conditional_puts_report_their_winner_despite_lost_responses() {
 
 #[test]
 fn a_completion_with_a_lost_response_succeeds() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, proxy)) = behind_proxy() else {
         return;
     };
-    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let through = behind(&proxy);
     let bytes = content(9, 2 * PART + 3);
     let draft = through
@@ -151,10 +148,9 @@ fn a_completion_with_a_lost_response_succeeds() {
 
 #[test]
 fn a_start_with_a_lost_response_leaves_no_upload() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, proxy)) = behind_proxy() else {
         return;
     };
-    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let through = behind(&proxy);
     let bytes = content(11, PART + 3);
     proxy.set(ProxyFaults {
@@ -174,10 +170,9 @@ fn a_start_with_a_lost_response_leaves_no_upload() {
 
 #[test]
 fn an_upload_that_fails_for_good_leaves_nothing() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, proxy)) = behind_proxy() else {
         return;
     };
-    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let through = behind(&proxy);
     let bytes = content(10, 2 * PART + 3);
     let draft = through

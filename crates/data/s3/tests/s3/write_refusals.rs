@@ -14,7 +14,7 @@ use straightway_io::{
     Ask, Executor, Objects, Progress, Region, Settings, Store,
     store::{Condition, Durability, Like, Missing, StoreExt, Tag, list_all},
 };
-use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
+use straightway_lab::{ProxyFault, ProxyFaults, S3Server};
 use straightway_net::{Network, suited};
 use straightway_s3::{
     S3, S3Access,
@@ -23,7 +23,7 @@ use straightway_s3::{
 use straightway_webserver::ReceivedRequest;
 
 use super::{
-    access, content, network, open, read,
+    access, behind_proxy, content, network, on_server, open, read,
     server::{Reply, Server},
     store,
     writes::{open_uploads, upload},
@@ -209,10 +209,9 @@ fn a_full_server_is_an_error_in_bounded_time_and_leaves_nothing() {
 
 #[test]
 fn a_cancelled_upload_ends_soon_and_leaves_nothing() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, proxy)) = behind_proxy() else {
         return;
     };
-    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let store = store(&access(&proxy.url()));
     let name = OsStr::new("cancelled/object");
     let draft = store.create(name, 12 * PART, &Like::Replaced).unwrap();
@@ -274,10 +273,9 @@ fn the_doctor_detects_missing_conditional_puts_only_if_it_may_write() {
 
 #[test]
 fn the_doctor_tests_writes_and_leaves_nothing_behind() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let checks = examine(&store, OsStr::new("doctor/new"), true);
     for name in ["conditional put", "multipart", "unfinished uploads"] {
         let check = checks.iter().find(|check| check.name == name).unwrap();

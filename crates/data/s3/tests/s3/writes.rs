@@ -7,11 +7,10 @@ use straightway_io::{
     Executor, Objects, Region, Settings, Store,
     store::{CommitMode, Condition, Draft, Durability, Like, Missing, Named, StoreExt, Sweep, Tag, list_all},
 };
-use straightway_lab::S3Server;
 use straightway_net::suited;
 use straightway_s3::S3;
 
-use super::{access, content, open, read, store};
+use super::{access, content, on_server, open, read, store};
 
 const PART: u64 = 8 << 20;
 const NOW: Durability = Durability::Unsynced;
@@ -59,10 +58,9 @@ pub(crate) fn open_uploads(store: &dyn Store) -> Vec<String> {
 
 #[test]
 fn objects_of_every_length_are_written_byte_for_byte() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let lengths = [0, 1, 4097, PART - 1, PART, PART + 1, 3 * PART, 3 * PART + 12_345];
     for (number, length) in lengths.into_iter().enumerate() {
         let bytes = content(length + 1, length as usize);
@@ -75,10 +73,9 @@ fn objects_of_every_length_are_written_byte_for_byte() {
 
 #[test]
 fn whole_parts_are_sent_straight_from_memory() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let bytes = content(7, 4 * PART as usize + 5);
     let draft = store
         .create(OsStr::new("straight"), bytes.len() as u64, &Like::Replaced)
@@ -94,10 +91,9 @@ fn whole_parts_are_sent_straight_from_memory() {
 
 #[test]
 fn chunks_that_are_smaller_than_a_part_or_not_aligned_to_parts_are_combined() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let bytes = content(8, 2 * PART as usize + 999);
     // A header, written separately, and odd chunks after it.
     let (header, chunk_bytes) = (4097, 1 << 20);
@@ -116,10 +112,9 @@ fn chunks_that_are_smaller_than_a_part_or_not_aligned_to_parts_are_combined() {
 
 #[test]
 fn unwritten_bytes_are_zero() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let length = 2 * PART + 7;
     let draft = store.create(OsStr::new("gaps"), length, &Like::Replaced).unwrap();
     draft.write_all_at(5, b"here").unwrap();
@@ -131,10 +126,9 @@ fn unwritten_bytes_are_zero() {
 
 #[test]
 fn a_dropped_upload_leaves_nothing_and_a_killed_one_is_swept() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("left"), Missing::Create).unwrap();
     let begin = || inside.create(OsStr::new("object"), 3 * PART, &Like::Replaced).unwrap();
     drop(begin());
@@ -152,10 +146,9 @@ fn a_dropped_upload_leaves_nothing_and_a_killed_one_is_swept() {
 
 #[test]
 fn a_sweep_removes_probes_of_killed_processes_and_no_other_object() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((weed, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("probed"), Missing::Create).unwrap();
     for name in [".straightway-probe-1", "object", "deeper/.straightway-probe-2"] {
         weed.put(&format!("probed/{name}"), "x");
@@ -172,10 +165,9 @@ fn a_sweep_removes_probes_of_killed_processes_and_no_other_object() {
 
 #[test]
 fn an_upload_aborted_by_a_sweep_is_an_error_without_an_object() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("ended"), Missing::Create).unwrap();
     let draft = inside.create(OsStr::new("object"), 2 * PART, &Like::Replaced).unwrap();
     inside.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap();
@@ -195,10 +187,9 @@ fn more_than_ten_thousand_parts_are_refused_without_a_request() {
 
 #[test]
 fn concurrent_conditional_puts_of_the_same_bytes_have_one_winner() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     for round in 0..8 {
         let name = format!("race/{round}");
         let won: usize = std::thread::scope(|scope| {
@@ -217,10 +208,9 @@ fn concurrent_conditional_puts_of_the_same_bytes_have_one_winner() {
 
 #[test]
 fn a_prefix_is_cleared_with_few_requests_and_its_neighbours_remain() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     for number in 0..30 {
         let name = format!("clear/a/deep/{number}");
         store.put(OsStr::new(&name), b"x", &Condition::Always, NOW).unwrap();
@@ -238,10 +228,9 @@ fn a_prefix_is_cleared_with_few_requests_and_its_neighbours_remain() {
 
 #[test]
 fn objects_are_copied_inside_the_service_by_their_version() {
-    let Some(weed) = S3Server::shared() else {
+    let Some((_, store)) = on_server() else {
         return;
     };
-    let store = store(&access(&weed.url()));
     let bytes = content(3, 100_000);
     upload(&store, "inside/one é&+", &bytes).unwrap();
     let named = Named::new("inside/one é&+");
