@@ -273,7 +273,7 @@ fn damaged_bytes_of_whole_objects_are_detected_and_read_again() {
 #[test]
 fn a_response_with_another_tag_is_refused() {
     let Some(_) = S3Server::shared() else { return };
-    is_refused("tags", ProxyFault::OtherTag, ErrorKind::Corrupt);
+    is_refused("tags", ProxyFault::OtherTag, ErrorKind::Precondition);
 }
 
 #[test]

@@ -46,11 +46,11 @@ fn read_only_credentials_are_refused_before_a_byte_is_sent() {
     let store = read_only(weed);
     let name = OsStr::new("read-only/object");
     let error = store.create(name, 3 * PART, &Like::Replaced).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.hint().unwrap().contains("s3:PutObject"), "{error}");
     for on in [Condition::Always, Condition::IfAbsent] {
         let error = store.put(name, b"x", &on, NOW).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     }
     assert!(open(&super::store(&access(&weed.url())), "read-only/object").is_err());
     let checks = examine(&store, OsStr::new("read-only"), true);
