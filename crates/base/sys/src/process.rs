@@ -7,8 +7,9 @@ use std::{
 
 use straightway_core::Lock;
 
-/// A process. A value that depends on threads, sockets or locks remembers the one that made it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A process. A value that depends on threads, sockets or locks remembers the one that made it. The
+/// default one is no process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {

@@ -376,8 +376,8 @@ mod tests {
     #[test]
     fn a_forked_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held() {
         let (mut credentials, asked) = failing(Duration::from_hours(1));
-        // No process has this id, so this one counts as a child.
-        credentials.process = 0;
+        // This process counts as a child.
+        credentials.process = straightway_sys::Process::default();
         let _held = credentials.asking.lock();
         credentials.get().unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 1);
