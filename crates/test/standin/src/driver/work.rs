@@ -140,7 +140,9 @@ unsafe extern "C" fn cuMemcpyBatchAsync(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _flags: c_uint) -> u32 {
     let world = begin_work!("cuStreamCreate");
-    let insert = |world: &mut World, handle| drop(world.streams.insert(handle, Queue::default()));
+    let insert = |world: &mut World, handle| {
+        world.streams.insert(handle, Queue::default());
+    };
     // SAFETY: the caller gives a valid pointer.
     unsafe { create(world, stream, insert) }
 }
@@ -204,7 +206,9 @@ fn wait_until_empty(mut world: MutexGuard<'static, World>, stream: usize) -> u32
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> u32 {
     let world = begin_work!("cuEventCreate");
-    let insert = |world: &mut World, handle| drop(world.events.insert(handle, Mark::default()));
+    let insert = |world: &mut World, handle| {
+        world.events.insert(handle, Mark::default());
+    };
     // SAFETY: the caller gives a valid pointer.
     unsafe { create(world, event, insert) }
 }
