@@ -17,7 +17,7 @@ use std::{
 
 use straightway_core::{
     Chunk, Class, Direction, Error, Lock, Result, Signal,
-    share::{Tags, Turn, after, choose, next_due_s},
+    share::{Due, Schedule},
 };
 
 use crate::{
@@ -70,9 +70,7 @@ pub(crate) struct Board {
 
 #[derive(Debug, Default)]
 struct State {
-    entries: Vec<Entry>,
-    /// The weight tag that was served last. A new job starts there.
-    virtual_s: f64,
+    entries: Schedule<Entry>,
     /// Lanes that have to work on their rings.
     rings: Vec<(usize, RingRequest)>,
     /// Lanes that have a slot, or are about to make their first. Only lanes that make slots one by one are here.
@@ -82,11 +80,10 @@ struct State {
     is_closed: bool,
 }
 
-/// A job, with its weight tag. `tallies` is dropped last: at the job's end the lanes no longer hold the job.
+/// A job. `tallies` is dropped last: at the job's end the lanes no longer hold the job.
 #[derive(Debug)]
 struct Entry {
     posted: Arc<Posted>,
-    weight_s: f64,
     tallies: Tallies,
 }
 
@@ -166,12 +163,10 @@ impl Board {
     pub(crate) fn post(&self, posted: Posted, tallies: &Tallies, now_s: f64) {
         posted.tenant.arrive(now_s);
         let mut state = self.lock();
-        let weight_s = state.virtual_s;
         // More slots may be had by now.
         state.is_scarce &= !state.entries.is_empty();
         state.entries.push(Entry {
             posted: Arc::new(posted),
-            weight_s,
             tallies: tallies.clone(),
         });
         self.change();
@@ -205,48 +200,39 @@ impl Board {
         loop {
             self.drop_finished(state);
             let holds_back = self.traffic.holds_back(now_s);
-            let heads = (0..state.entries.len()).filter_map(|at| {
-                let Entry { posted, weight_s, .. } = &state.entries[at];
+            let chosen = state.entries.choose(now_s, |Entry { posted, .. }| {
                 let is_for_it = number < posted.lanes || state.is_scarce;
                 let is_held = holds_back && posted.is_background();
-                let (reservation_s, limit_s) = posted.tenant.due_s();
+                let due = posted.tenant.due();
                 let limit_s = if is_held {
                     now_s + HELD_RETRY_S
                 } else if posted.job.waits_for_memory(self.track) {
-                    limit_s.max(now_s + MEMORY_RETRY_S)
+                    due.limit_s.max(now_s + MEMORY_RETRY_S)
                 } else {
-                    limit_s
+                    due.limit_s
                 };
-                let tags = Tags {
-                    reservation_s,
-                    limit_s,
-                    weight_s: *weight_s,
-                };
-                is_for_it.then_some((at, tags))
+                is_for_it.then_some(Due { limit_s, ..due })
             });
-            let Some((at, turn)) = choose(heads.clone(), now_s) else {
-                let due_s = next_due_s(heads.map(|(_, tags)| tags));
-                return due_s.map_or(Next::Idle, Next::NotBefore);
+            let (at, turn) = match chosen {
+                Ok(chosen) => chosen,
+                Err(due_s) => return due_s.map_or(Next::Idle, Next::NotBefore),
             };
             let is_alone = state.entries.len() == 1;
-            let entry = &mut state.entries[at];
+            let entry = state.entries.get_mut(at);
             // Another lane may have taken the last one without the lock.
             let Some(chunk) = entry.posted.job.take(self.track) else {
                 continue;
             };
             let bytes = entry.posted.job.plan().io_bytes(&chunk);
             let tenant = &entry.posted.tenant;
-            if turn == Turn::Weight {
-                state.virtual_s = state.virtual_s.max(entry.weight_s);
-            }
-            let weight = tenant.share().weight;
-            entry.weight_s = after(entry.weight_s, bytes as f64, weight, state.virtual_s);
             tenant.serve(bytes, turn);
+            let weight = tenant.share().weight;
             let grant = Grant {
                 posted: Arc::clone(&entry.posted),
                 tallies: entry.tallies.clone(),
                 alone: (is_alone && tenant.is_free()).then(|| self.changes()),
             };
+            state.entries.serve(at, turn, bytes as f64, weight);
             return Next::Run(grant, chunk);
         }
     }

@@ -4,7 +4,7 @@
 
 use std::{
     sync::{
-        Arc, LazyLock, MutexGuard,
+        Arc, LazyLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -12,7 +12,7 @@ use std::{
 
 use straightway_core::{
     Class, Error, ErrorKind, Lock, Rate, Result, Share,
-    share::{Turn, after},
+    share::{Account, Due, Turn},
 };
 
 use crate::rate_limiter::RateLimiter;
@@ -39,16 +39,15 @@ pub(crate) fn now_s() -> f64 {
 pub(crate) struct Tenant {
     share: Share,
     class: Class,
-    account: Lock<Account>,
+    used: Lock<Used>,
     /// Its reservation of the executor's rate, released on drop.
     _reserved: Option<Reserved>,
 }
 
-/// The state of its reservation and its limit.
+/// What it has used of its reservation and its limit.
 #[derive(Debug)]
-struct Account {
-    /// The time from which on its reservation is behind.
-    reservation_s: f64,
+struct Used {
+    reservation: Account,
     limiter: Option<RateLimiter>,
 }
 
@@ -60,8 +59,8 @@ impl Tenant {
         Ok(Self {
             share,
             class,
-            account: Lock::new(Account {
-                reservation_s: f64::NEG_INFINITY,
+            used: Lock::new(Used {
+                reservation: Account::new(Share { limit: None, ..share }),
                 limiter: share.limit.map(RateLimiter::new),
             }),
             _reserved: reserved.transpose()?,
@@ -82,31 +81,32 @@ impl Tenant {
     }
 
     /// When its next chunk is due by its reservation and by its limit.
-    pub(crate) fn due_s(&self) -> (f64, f64) {
+    pub(crate) fn due(&self) -> Due {
         if self.is_free() {
-            return (f64::INFINITY, f64::NEG_INFINITY);
+            return Due::FREE;
         }
-        let account = self.lock();
-        let reserved = self.share.reservation.map(|_| account.reservation_s);
-        let limit = account.limiter.as_ref().map(RateLimiter::due_s);
-        (reserved.unwrap_or(f64::INFINITY), limit.unwrap_or(f64::NEG_INFINITY))
+        let used = self.used.lock();
+        let limit_s = used.limiter.as_ref().map(RateLimiter::due_s);
+        Due {
+            limit_s: limit_s.unwrap_or(f64::NEG_INFINITY),
+            ..used.reservation.due()
+        }
     }
 
     /// Records a new job. The reservation does not accumulate without jobs.
     pub(crate) fn arrive(&self, now_s: f64) {
-        let mut account = self.lock();
-        account.reservation_s = account.reservation_s.max(now_s);
-        if let Some(limiter) = &mut account.limiter {
+        let mut used = self.used.lock();
+        used.reservation.arrive(now_s);
+        if let Some(limiter) = &mut used.limiter {
             limiter.arrive(now_s);
         }
     }
 
     /// Counts a chunk. One that was granted by weight does not count against the reservation.
     pub(crate) fn serve(&self, bytes: u64, turn: Turn) {
-        if let (Some(Rate(per_s)), Turn::Reservation) = (self.share.reservation, turn) {
-            let mut account = self.lock();
-            let previous_s = account.reservation_s;
-            account.reservation_s = after(previous_s, bytes as f64, per_s, previous_s);
+        if self.share.reservation.is_some() {
+            let mut used = self.used.lock();
+            used.reservation.serve(bytes as f64, turn, f64::NEG_INFINITY);
         }
     }
 
@@ -115,12 +115,8 @@ impl Tenant {
         if self.share.limit.is_none() {
             return true;
         }
-        let limiter = &mut self.lock().limiter;
+        let limiter = &mut self.used.lock().limiter;
         limiter.as_mut().is_none_or(|limiter| limiter.admits(bytes, now_s()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Account> {
-        self.account.lock()
     }
 }
 

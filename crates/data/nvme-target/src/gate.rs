@@ -1,4 +1,4 @@
-//! Scheduling of commands if hosts have shares: mClock, with the arithmetic of [`straightway_core::share`].
+//! Scheduling of commands if hosts have shares: mClock, by [`Schedule`].
 //!
 //! A few commands with data are in service at a time. Commands of hosts with a due reservation go first. Hosts over
 //! their limit wait. The rest are served by weight. Without shares there is no gate.
@@ -8,11 +8,11 @@
 //! therefore loses its slot when its time is over. It continues without one, and its bytes are counted as before.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     time::{Duration, Instant},
 };
 
-use straightway_core::share::{Share, Tags, Turn, after, choose, next_due_s};
+use straightway_core::share::{Account, Schedule, Share, Turn};
 use straightway_core::{Lock, Signal};
 
 /// The time by which a host may be late and still get its full rate.
@@ -43,15 +43,13 @@ struct State {
     /// The commands with a slot: their tickets, and the times when they lose it.
     in_service: Vec<(u64, f64)>,
     next_ticket: u64,
-    /// The weight tag of the last command that was served by weight.
-    weight_s: f64,
-    hosts: BTreeMap<usize, Queue>,
+    hosts: Schedule<Queue>,
 }
 
 #[derive(Debug)]
 struct Queue {
-    share: Share,
-    due: Tags,
+    host: usize,
+    account: Account,
     tickets: VecDeque<u64>,
 }
 
@@ -83,8 +81,8 @@ impl Gate {
             let now_s = self.now_s();
             let has_slot = state.busy_slots(now_s) < self.slots;
             let wait = match state.first(now_s) {
-                Some((first, turn)) if has_slot => {
-                    if state.hosts[&first].tickets.front() == Some(&ticket) {
+                Ok((first, turn)) if has_slot => {
+                    if state.hosts.get_mut(first).tickets.front() == Some(&ticket) {
                         state.serve(first, turn, bytes as f64, now_s);
                         drop(state);
                         self.changed.notify_all();
@@ -92,8 +90,8 @@ impl Gate {
                     }
                     WAIT_MAX
                 }
-                Some(_) => state.slot_wait(now_s),
-                None => state.wait(now_s),
+                Ok(_) => state.slot_wait(now_s),
+                Err(due_s) => wait_until(due_s, now_s),
             };
             state = self.changed.wait_timeout(state, wait);
         }
@@ -113,42 +111,36 @@ impl Drop for Pass<'_> {
     }
 }
 
+/// The wait until a limit permits a command.
+fn wait_until(due_s: Option<f64>, now_s: f64) -> Duration {
+    Duration::from_secs_f64((due_s.unwrap_or(now_s) - now_s).max(0.0)).min(WAIT_MAX)
+}
+
 impl State {
     fn arrive(&mut self, host: usize, share: &Share, ticket: u64, now_s: f64) {
-        let weight_s = self.weight_s;
-        let queue = self.hosts.entry(host).or_insert_with(|| Queue {
-            share: *share,
-            due: Tags {
-                reservation_s: share.reservation.map_or(f64::INFINITY, |_| now_s),
-                limit_s: now_s,
-                weight_s,
-            },
-            tickets: VecDeque::new(),
+        let known = self.hosts.iter().position(|queue| queue.host == host);
+        let at = known.unwrap_or_else(|| {
+            self.hosts.push(Queue {
+                host,
+                account: Account::new(*share),
+                tickets: VecDeque::new(),
+            });
+            self.hosts.len() - 1
         });
-        if queue.tickets.is_empty() {
-            // Share that was unused while no command waited does not accumulate.
-            let due = &mut queue.due;
-            due.weight_s = due.weight_s.max(weight_s);
-            due.limit_s = due.limit_s.max(now_s - SLACK_S);
-            if share.reservation.is_some() {
-                due.reservation_s = due.reservation_s.max(now_s - SLACK_S);
-            }
-        }
+        let queue = self.hosts.get_mut(at);
         queue.tickets.push_back(ticket);
+        if queue.tickets.len() == 1 {
+            // Share that was unused while no command waited does not accumulate.
+            queue.account.arrive(now_s - SLACK_S);
+            self.hosts.resume(at);
+        }
     }
 
-    fn waiting(&self) -> impl Iterator<Item = (usize, Tags)> + Clone {
-        let queues = self.hosts.iter().filter(|(_, q)| !q.tickets.is_empty());
-        queues.map(|(host, queue)| (*host, queue.due))
-    }
-
-    fn first(&self, now_s: f64) -> Option<(usize, Turn)> {
-        choose(self.waiting(), now_s)
-    }
-
-    fn wait(&self, now_s: f64) -> Duration {
-        let due_s = next_due_s(self.waiting().map(|(_, tags)| tags)).unwrap_or(now_s);
-        Duration::from_secs_f64((due_s - now_s).max(0.0)).min(WAIT_MAX)
+    /// The queue whose first command may be served. The error is the time at which a limit permits one.
+    fn first(&self, now_s: f64) -> Result<(usize, Turn), Option<f64>> {
+        let is_waiting = |queue: &Queue| !queue.tickets.is_empty();
+        self.hosts
+            .choose(now_s, |queue| is_waiting(queue).then(|| queue.account.due()))
     }
 
     /// The number of slots in use. Commands whose time is over lose theirs.
@@ -169,20 +161,12 @@ impl State {
         self.in_service.retain(|(known, _)| *known != ticket);
     }
 
-    fn serve(&mut self, host: usize, turn: Turn, cost: f64, now_s: f64) {
-        let queue = self.hosts.get_mut(&host).expect("it was chosen");
+    fn serve(&mut self, at: usize, turn: Turn, cost: f64, now_s: f64) {
+        let queue = self.hosts.get_mut(at);
         let ticket = queue.tickets.pop_front().expect("it waits");
-        let (share, due) = (queue.share, &mut queue.due);
-        let floor_s = now_s - SLACK_S;
-        if let Some(limit) = share.limit {
-            due.limit_s = after(due.limit_s.max(floor_s), cost, limit.0, floor_s);
-        }
-        if let (Turn::Reservation, Some(rate)) = (turn, share.reservation) {
-            due.reservation_s = after(due.reservation_s.max(floor_s), cost, rate.0, floor_s);
-        } else {
-            self.weight_s = due.weight_s;
-            due.weight_s = after(due.weight_s, cost, share.weight, due.weight_s);
-        }
+        queue.account.serve(cost, turn, now_s - SLACK_S);
+        let weight = queue.account.share().weight;
+        self.hosts.serve(at, turn, cost, weight);
         let until_s = now_s + SLOT_TIME_S + cost / SLOT_RATE_BYTES_PER_S;
         self.in_service.push((ticket, until_s));
     }
@@ -217,9 +201,12 @@ mod tests {
             state.arrive(host, share, 1, now_s);
         }
         while now_s < 1.0 {
-            let Some((host, turn)) = state.first(now_s) else {
-                now_s += state.wait(now_s).as_secs_f64().max(1e-6);
-                continue;
+            let (host, turn) = match state.first(now_s) {
+                Ok(first) => first,
+                Err(due_s) => {
+                    now_s += wait_until(due_s, now_s).as_secs_f64().max(1e-6);
+                    continue;
+                }
             };
             state.serve(host, turn, COMMAND_BYTES as f64, now_s);
             now_s += SERVICE_S;

@@ -319,12 +319,15 @@ impl<'a> Simulation<'a> {
         let mut now_s = 0.0;
         while now_s < end_s {
             self.admit(now_s);
-            let Some((tenant, request)) = self.queue.pop(now_s) else {
-                let next = self.arrivals.iter().map(|(at, _)| *at).fold(f64::INFINITY, f64::min);
-                let due = self.queue.next_due_s().unwrap_or(f64::INFINITY);
-                // Strictly later, so that rounding cannot stop the clock.
-                now_s = next.min(due).max(now_s + 1e-12 * end_s);
-                continue;
+            let (tenant, arrived_s) = match self.queue.pop(now_s) {
+                Ok(request) => request,
+                Err(due_s) => {
+                    let next = self.arrivals.iter().map(|(at, _)| *at).fold(f64::INFINITY, f64::min);
+                    let due_s = due_s.unwrap_or(f64::INFINITY);
+                    // Strictly later, so that rounding cannot stop the clock.
+                    now_s = next.min(due_s).max(now_s + 1e-12 * end_s);
+                    continue;
+                }
             };
             let asked = &self.asked.tenants[tenant];
             let served_s = self.service_s(asked.cost);
@@ -333,10 +336,10 @@ impl<'a> Simulation<'a> {
             tally.busy_s += served_s.min(end_s - now_s);
             now_s += served_s;
             if now_s > end_s {
-                tally.waited.push(end_s - request.arrived_s);
+                tally.waited.push(end_s - arrived_s);
                 break;
             }
-            tally.latencies.push(now_s - request.arrived_s);
+            tally.latencies.push(now_s - arrived_s);
             if asked.offered.is_none() {
                 self.queue.push(tenant, now_s);
             }

@@ -72,7 +72,7 @@ impl Lane {
     fn held_until(&self) -> Option<f64> {
         let due = |io: &Io| {
             let flight = self.flight(io.tag);
-            self.jobs[flight.job].posted.tenant.due_s().1
+            self.jobs[flight.job].posted.tenant.due().limit_s
         };
         self.held.iter().map(due).reduce(f64::min)
     }
