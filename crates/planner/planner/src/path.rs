@@ -353,12 +353,7 @@ impl ComputeNode {
         };
         let (host, limits) = (&self.host, self.limits(gpus));
         let media = self.media(flow);
-        let mut stages = vec![stage(
-            "media",
-            media.latency_s,
-            media.one_bytes_per_s,
-            media.bytes_per_s,
-        )];
+        let mut stages = vec![stage("media", media.latency_s, media.one, media.all)];
         if let (Some(hop), Some(rate)) = (&self.hop, limits.network) {
             stages.push(stage("network", hop.latency.0, limits.one_port.min(rate), rate));
         }
@@ -397,6 +392,7 @@ impl ComputeNode {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use straightway_pcie::machine::Attachment;
 
     use super::*;
 
@@ -500,7 +496,6 @@ mod tests {
             node.machine.as_mut().unwrap().switches = 2;
             carried(&node, Flow::Read).rate_bytes_per_s
         };
-        use straightway_pcie::machine::Attachment;
         assert!(far(Attachment::Host) < far(Attachment::Switch));
         let writes = with_drives(|d| d.write_rate = Some(Rate(4e9)));
         assert!((carried(&writes, Flow::Write).rate_bytes_per_s - 32e9).abs() < 1.0);

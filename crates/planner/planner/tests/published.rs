@@ -53,7 +53,7 @@ const SNAPSHOTS: f64 = 7.6 / 0.16;
 /// Calls that register GPU memory: 0.32 to 6 ms.
 const CALLS: f64 = 6.0 / 0.32;
 
-/// AIStore: servers and clients with 100 Gb/s each.
+/// Servers and clients of `AIStore`, with 100 Gb/s each.
 macro_rules! aistore {
     ($gib:literal, $ranks:literal, $per_client:literal, $servers:literal) => {
         concat!(

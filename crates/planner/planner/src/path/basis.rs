@@ -122,9 +122,9 @@ impl ComputeNode {
                 GDS_GUIDE,
             );
         let what = "media rate of a node";
-        basis.parameter("node.media.rate", what, media.bytes_per_s, "B/s", rate_source);
+        basis.parameter("node.media.rate", what, media.all, "B/s", rate_source);
         let what = "rate of one drive, which one I/O waits for";
-        basis.parameter("node.media.drive_rate", what, media.one_bytes_per_s, "B/s", rate_source);
+        basis.parameter("node.media.drive_rate", what, media.one, "B/s", rate_source);
         let Some(hop) = &self.hop else { return };
         let what = "network rate of a node, data";
         if let Some(rate) = hop.rate {

@@ -38,6 +38,7 @@ impl Default for Hop {
 const NONE: &str = "none";
 
 /// Writes a hop as its table, and no hop as `"none"`: an absent field is the default hop.
+#[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
 pub(super) fn serialize<S: Serializer>(hop: &Option<Hop>, serializer: S) -> Result<S::Ok, S::Error> {
     match hop {
         Some(hop) => hop.serialize(serializer),

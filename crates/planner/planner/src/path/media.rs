@@ -29,10 +29,10 @@ const RATE: Rate = Rate(50e9);
 /// The media of a node, resolved.
 pub(super) struct Media {
     pub(super) latency_s: f64,
-    /// All drives together.
-    pub(super) bytes_per_s: f64,
-    /// One drive.
-    pub(super) one_bytes_per_s: f64,
+    /// All drives together, in bytes per second.
+    pub(super) all: f64,
+    /// One drive, in bytes per second.
+    pub(super) one: f64,
 }
 
 impl ComputeNode {
@@ -62,11 +62,11 @@ impl ComputeNode {
             let one = Drives::default();
             (LATENCY.0, RATE.0, rate_of(&one))
         };
-        let bytes_per_s = given.rate.map_or(rate, |rate| rate.0);
+        let all = given.rate.map_or(rate, |rate| rate.0);
         Media {
             latency_s: given.latency.map_or(latency, |latency| latency.0),
-            bytes_per_s,
-            one_bytes_per_s: given.drive_rate.map_or(one, |rate| rate.0).min(bytes_per_s),
+            all,
+            one: given.drive_rate.map_or(one, |rate| rate.0).min(all),
         }
     }
 }
