@@ -302,7 +302,10 @@ fn strict_classes_starve_the_lowest_and_one_class_does_not() {
 #[test]
 fn a_short_run_names_the_full_link() {
     // 4 MiB per drive: of half a millisecond, the first byte takes a sixth.
-    let outcome = simulate(&scenario("dgx-h100"));
+    let mut scenario = scenario("dgx-h100");
+    // At full line rate the ports and the drives together exceed the links of the GPUs.
+    scenario.machine.as_mut().unwrap().ports[0].efficiency = 1.0;
+    let outcome = simulate(&scenario);
     let held = |name: &str| {
         let stream = outcome.streams.iter().find(|s| s.name == name);
         stream.expect("the stream is there").limit.what.clone()
