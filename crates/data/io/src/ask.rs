@@ -46,9 +46,12 @@ impl Ask {
     }
 }
 
+/// A function that is called with the outcome of a job.
+type Function = dyn Fn(&Result<Receipt>) + Send + Sync;
+
 /// A function that is called at the end of a job: [`Ask::then`].
 #[derive(Clone)]
-pub struct AtEnd(Arc<dyn Fn(&Result<Receipt>) + Send + Sync>);
+pub struct AtEnd(Arc<Function>);
 
 impl AtEnd {
     /// Calls it with the receipt of these books, or with the error.

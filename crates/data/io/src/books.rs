@@ -163,7 +163,7 @@ impl Books {
     }
 
     /// Adds the jobs of other books.
-    pub(crate) fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         for (leg, bytes) in self.legs.iter_mut().zip(other.legs) {
             *leg += bytes;
         }

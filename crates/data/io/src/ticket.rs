@@ -91,7 +91,7 @@ impl Ticket {
 
     /// Waits like [`wait`](Self::wait), and adds the job to the books of a larger operation.
     pub fn enter(self, books: &mut Books) -> Result<()> {
-        self.outcome().map(|own| books.merge(own))
+        self.outcome().map(|own| books.merge(&own))
     }
 
     /// Waits for the end and returns the books of the job.

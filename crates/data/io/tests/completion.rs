@@ -1,6 +1,6 @@
 //! The end of a job: what has happened before a ticket says so, and every way in which it does.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 #[path = "fixture/files.rs"]
 mod files;

@@ -129,7 +129,7 @@ impl Trial<'_> {
         };
         let took_s = begun.elapsed().as_secs_f64();
         match &mut self.earlier {
-            Some(earlier) => earlier.merge(ended),
+            Some(earlier) => earlier.merge(&ended),
             None => self.earlier = Some(ended),
         }
         let is_enough = taken >= bytes / 2;
