@@ -3,7 +3,7 @@
 use std::{str::FromStr, time::Duration};
 
 use straightway_core::random::Seed;
-use straightway_webserver::message::Head;
+use straightway_webserver::message::MessageHead;
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct ProxyFaults {
 
 impl ProxyFaults {
     /// The fault of a request.
-    pub(crate) fn of(&self, number: u64, request: &Head) -> Option<ProxyFault> {
+    pub(crate) fn of(&self, number: u64, request: &MessageHead) -> Option<ProxyFault> {
         let only = self.only.as_deref().unwrap_or_default();
         let is_write = matches!(request.method(), "PUT" | "POST" | "DELETE");
         let is_other = !is_write && request.method() != "GET";

@@ -17,7 +17,7 @@ use rustix::net::sockopt::set_socket_linger;
 use straightway_core::{Lock, random::Seed};
 use straightway_webserver::{
     Acceptor,
-    message::{Head, Reader},
+    message::{MessageHead, Reader},
 };
 
 use crate::fault::{ProxyFault, ProxyFaults};
@@ -156,7 +156,7 @@ impl Shared {
 }
 
 /// Answers `Expect: 100-continue`.
-fn expect(request: &mut Head, mut client: &TcpStream) -> io::Result<()> {
+fn expect(request: &mut MessageHead, mut client: &TcpStream) -> io::Result<()> {
     let waits = |value: &str| value.eq_ignore_ascii_case("100-continue");
     if request.get("expect").is_some_and(waits) {
         request.remove("expect");
@@ -166,7 +166,7 @@ fn expect(request: &mut Head, mut client: &TcpStream) -> io::Result<()> {
 }
 
 /// Injects the faults that occur before the request is forwarded.
-fn before(fault: Option<ProxyFault>, request: &mut Head, mut client: &TcpStream) -> io::Result<Option<After>> {
+fn before(fault: Option<ProxyFault>, request: &mut MessageHead, mut client: &TcpStream) -> io::Result<Option<After>> {
     match fault {
         Some(ProxyFault::CutHead) => {
             client.shutdown(Shutdown::Both)?;
@@ -193,7 +193,7 @@ fn before(fault: Option<ProxyFault>, request: &mut Head, mut client: &TcpStream)
 /// Forwards a request to the server, as far as a fault permits.
 fn forward(
     fault: Option<ProxyFault>,
-    request: &Head,
+    request: &MessageHead,
     requests: &mut Reader<&TcpStream>,
     server: &TcpStream,
     mut client: &TcpStream,
@@ -251,7 +251,7 @@ struct Work<'a, 's> {
 }
 
 impl Work<'_, '_> {
-    fn run(&mut self, fault: Option<ProxyFault>, answer: &mut Head) -> io::Result<After> {
+    fn run(&mut self, fault: Option<ProxyFault>, answer: &mut MessageHead) -> io::Result<After> {
         let mut client = self.client;
         match fault {
             Some(ProxyFault::CutInHead) => {
@@ -276,7 +276,7 @@ impl Work<'_, '_> {
         self.send_body(fault, answer)
     }
 
-    fn send_body(&mut self, fault: Option<ProxyFault>, answer: &Head) -> io::Result<After> {
+    fn send_body(&mut self, fault: Option<ProxyFault>, answer: &MessageHead) -> io::Result<After> {
         let mut client = self.client;
         let at = self.draw % self.body_bytes.max(1);
         match fault {

@@ -10,14 +10,14 @@ const UNTOLD_BYTES_MAX: usize = 64 << 20;
 
 /// A head: its first line and its headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct MessageHead {
     /// The first line, without its line end.
     pub line: String,
     /// Names and values, in order.
     pub headers: Vec<(String, String)>,
 }
 
-impl Head {
+impl MessageHead {
     /// The value of a header.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
@@ -109,7 +109,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next head; `None` at the end of the stream.
-    pub fn head(&mut self) -> io::Result<Option<Head>> {
+    pub fn head(&mut self) -> io::Result<Option<MessageHead>> {
         loop {
             if let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") {
                 let rest = self.buffer.split_off(end + 4);
@@ -127,7 +127,7 @@ impl<R: Read> Reader<R> {
 
     /// The head of the next response; `None` at the end of the stream. Interim responses (1xx) are skipped. A body
     /// without a content length is read completely, so that it can be forwarded with one.
-    pub fn answer(&mut self, has_body: bool) -> io::Result<Option<Head>> {
+    pub fn answer(&mut self, has_body: bool) -> io::Result<Option<MessageHead>> {
         let mut head = loop {
             match self.head()? {
                 Some(head) if (100..200).contains(&head.status()) => {}
@@ -142,7 +142,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Adds the content length to a head without one: for a chunked body, or one that ends with the connection.
-    pub fn tell_length(&mut self, head: &mut Head) -> io::Result<()> {
+    pub fn tell_length(&mut self, head: &mut MessageHead) -> io::Result<()> {
         let body = if head.is_chunked() {
             self.chunks()?
         } else if head.ends_with_connection() {
@@ -232,7 +232,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-fn parse(head: &[u8]) -> Head {
+fn parse(head: &[u8]) -> MessageHead {
     let text = String::from_utf8_lossy(head);
     let mut lines = text.split("\r\n");
     let line = lines.next().unwrap_or_default().to_owned();
@@ -240,7 +240,7 @@ fn parse(head: &[u8]) -> Head {
         let (name, value) = line.split_once(':')?;
         Some((name.to_owned(), value.trim().to_owned()))
     };
-    Head {
+    MessageHead {
         line,
         headers: lines.filter_map(header).collect(),
     }
