@@ -215,7 +215,7 @@ fn an_error_is_told_like_a_receipt() {
     let (ticket, _region) = read(&executor, &file, Choice::Auto);
     fs::write(&path, "shorter").unwrap();
     assert!(is_readable(ticket.descriptor().unwrap(), LONG) && ticket.is_done());
-    assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Precondition);
 }
 
 #[test]
