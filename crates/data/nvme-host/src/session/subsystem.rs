@@ -162,6 +162,6 @@ impl Subsystem {
     /// Makes its connections those of another process.
     #[cfg(test)]
     pub(crate) fn disown(&mut self) {
-        self.process = 0;
+        self.process = Process::default();
     }
 }
