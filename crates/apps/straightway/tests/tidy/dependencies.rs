@@ -7,11 +7,11 @@ use crate::{
     files::{files, root, sources},
 };
 
-/// The crates that `package` depends on without optional features, according to cargo.
+/// The crates that `package` depends on, according to cargo; those of the Python package without its features.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "-p", package, "-e", "normal", "--prefix", "none"])
-        .arg("--no-default-features")
+        .args((package == "straightway-python").then_some("--no-default-features"))
         .current_dir(root())
         .output()
         .unwrap();
