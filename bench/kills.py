@@ -2,11 +2,12 @@
 """Kills processes that save, remove, tag and prune checkpoints, 2,000 times through Python, and writes the result.
 
 It runs `crates/apps/python/tests/kills.py`, which `make test` runs with 500 kills. After each round every listed step
-must be one that a round saved, and no acknowledged or tagged step may be missing. With `--rust N` it also runs the test
-`kill` of the Rust checkpoint suite, with N kills. Needs the wheel installed for the Python that runs this script. Takes
-about ten minutes.
+must be one that a round saved, and no acknowledged or tagged step may be missing. With `--mixed PACKAGE` it does the same
+once more with the installed version and another one in one folder at the same time; `pip install --no-deps --target
+PACKAGE WHEEL` makes such a folder. With `--rust N` it also runs the test `kill` of the Rust checkpoint suite, with N
+kills. Needs the wheel installed for the Python that runs this script. Takes about ten minutes.
 
-    python3 bench/kills.py [--kills N] [--rust N] [--seed S] [--out FILE]
+    python3 bench/kills.py [--kills N] [--mixed PACKAGE] [--rust N] [--seed S] [--out FILE]
 """
 
 import json
@@ -24,15 +25,19 @@ RUST = ["cargo", "test", "-p", "straightway-checkpoint", "--test", "checkpoint",
 def main():
     options = parser(__doc__, "kills.json")
     options.add_argument("--kills", type=int, default=2_000)
+    options.add_argument("--mixed", metavar="PACKAGE")
     options.add_argument("--rust", type=int, default=0)
     options.add_argument("--seed", type=int, default=1)
     args = options.parse_args()
-    result = facts(packages("straightway", "numpy", "torch")) | {"python": None}
+    result = facts(packages("straightway", "numpy", "torch"))
     script = os.path.join(ROOT, "crates/apps/python/tests/kills.py")
-    done = subprocess.run([sys.executable, script, str(args.kills), str(args.seed)], stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        return 1
-    result["python"] = json.loads(done.stdout)
+    command = [sys.executable, script, str(args.kills), str(args.seed)]
+    campaigns = {"python": command} | ({"python_mixed": [*command, "--mixed", args.mixed]} if args.mixed else {})
+    for name, campaign in campaigns.items():
+        done = subprocess.run(campaign, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            return 1
+        result[name] = json.loads(done.stdout)
     if args.rust:
         start = time.monotonic()
         done = subprocess.run(

@@ -1,6 +1,9 @@
 """Kills processes that save, restore, remove, tag and prune in one folder of checkpoints, and checks the folder.
 
-    python kills.py KILLS [SEED] [FOLDER]
+    python kills.py KILLS [SEED] [FOLDER] [--mixed PACKAGE]
+
+With `--mixed`, each process takes one of two versions at random: the installed one, or the one in the folder PACKAGE
+(made by `pip install --no-deps --target`). So both versions work in one folder at the same time.
 
 In each round one or more ranks save steps with `Checkpointer`, or one process with `torch.distributed.checkpoint`, while
 others remove steps, tag them and prune. All are killed, each at a random moment. Then:
@@ -15,16 +18,18 @@ Some rounds reuse the name of the last run, as a job does that is restarted afte
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -62,9 +67,10 @@ class Failure(Exception):
 class Campaign:
     """Rounds of kills in one folder."""
 
-    def __init__(self, folder: str, seed: int) -> None:
+    def __init__(self, folder: str, seed: int, other: Other | None = None) -> None:
         self.folder = folder
         self.rng = random.Random(seed)
+        self.other = other
         self.kills = self.acknowledged = self.tagged = self.removed = self.rounds = 0
         self.tags: dict[int, set[str]] = {}
         self.last_options: dict[str, Any] = {}
@@ -93,26 +99,24 @@ class Campaign:
         keep_last = rng.choice([None, None, 2, 3])
         by_dcp = torch is not None and rng.random() < 0.3
         reader, writer = os.pipe()
-        works: list[Callable[[], None]] = []
+        works: list[tuple[Any, ...]] = []
         if by_dcp:
-            works.append(lambda: self.save_by_dcp(first, stamp, options, writer))
+            works.append(("save_by_dcp", first, stamp, options))
             keep_last = None
         else:
             run = "again" if rng.random() < 0.5 else f"run{stamp}"
             for rank in range(world):
-                works.append(
-                    lambda rank=rank: self.save(first, stamp, rank, world, run, {**options, "keep_last": keep_last}, writer)
-                )
+                works.append(("save", first, stamp, rank, world, run, {**options, "keep_last": keep_last}))
         prunes = rng.random() < 0.4
         seed = rng.random()
         if prunes:
-            works.append(lambda: self.prune(seed))
+            works.append(("prune", seed))
         if rng.random() < 0.6:
-            works.append(lambda: self.remove(seed, writer))
+            works.append(("remove", seed))
         if rng.random() < 0.6:
-            works.append(lambda: self.tag(seed, f"t{stamp}", writer))
+            works.append(("tag", seed, f"t{stamp}"))
         self.last_options = {"stamp": stamp, "world": world, "dcp": by_dcp, "prunes": prunes, "keep_last": keep_last, **options}
-        pids = [forked(work, writer) for work in works]
+        pids = [self.start(work, writer) for work in works]
         os.close(writer)
         time.sleep(rng.uniform(0.02, 0.4))
         rng.shuffle(pids)
@@ -120,9 +124,7 @@ class Campaign:
             os.kill(pid, signal.SIGKILL)
             if rng.random() < 0.3:
                 time.sleep(rng.uniform(0, 0.03))
-        for pid in pids:
-            _, status = os.waitpid(pid, 0)
-            self.kills += os.WIFSIGNALED(status)
+        self.kills += sum(os.WIFSIGNALED(self.status(pid)) for pid in pids)
         told = [line.split(" ", 1) for line in drained(reader).splitlines()]
         for what, words in told:
             if what == "X":
@@ -155,15 +157,27 @@ class Campaign:
         if max(steps, default=0) < wanted and not is_free:
             wrong.append(f"step {wanted} or a later one is gone")
         reader, writer = os.pipe()
-        pid = forked(lambda: compare(self.folder, sorted(steps), writer), writer)
+        pid = self.start(("compare", sorted(steps)), writer)
         os.close(writer)
         said = drained(reader)
-        os.waitpid(pid, 0)
+        self.status(pid)
         if said != "good":
             wrong.append(said)
         if wrong:
             names = sorted(os.listdir(self.folder))
             raise Failure(f"after {self.kills} kills: {wrong} {self.last_options} told {told} in {names}")
+
+    def start(self, work: tuple[Any, ...], told: int) -> int:
+        """Starts a process that runs a method of this class, by one of the versions."""
+        if self.other and self.rng.random() < 0.5:
+            return self.other.start(self.folder, work, told)
+        return forked(self, work, told)
+
+    def status(self, pid: int) -> int:
+        """Waits for the end of a process, and returns its status."""
+        if self.other and pid in self.other.started:
+            return self.other.status(pid)
+        return os.waitpid(pid, 0)[1]
 
     def steps(self) -> list[int]:
         """The listed steps."""
@@ -200,7 +214,7 @@ class Campaign:
                     raise
             step += 1
 
-    def prune(self, seed: float) -> None:
+    def prune(self, seed: float, told: int) -> None:
         """A process that prunes."""
         rng = random.Random(seed)
         while True:
@@ -241,39 +255,89 @@ class Campaign:
                     pass
             time.sleep(rng.uniform(0, 0.15))
 
-
-def compare(folder: str, steps: list[int], told: int) -> None:
-    """Restores every step and compares it with the state of its round."""
-    for step in steps:
-        checkpointer = straightway.Checkpointer(folder)
-        notes = checkpointer.metadata(step)
-        stamp, world = notes["stamp"], notes["world"]
-        bad = checkpointer.verify(step)
-        if bad:
-            os.write(told, f"step {step} is damaged: {bad}".encode())
-            return
-        wanted = {name: array for rank in range(world) for name, array in state(step, stamp, rank).items()}
-        if len(notes) > 2:
-            found = {name: torch.empty(array.shape, dtype=getattr(torch, array.dtype.name)) for name, array in wanted.items()}
-            dcp.load(found, storage_reader=StorageReader(os.path.join(folder, f"step-{step}")), no_dist=True)
-        else:
-            found = checkpointer.load(step)
-        for name, array in wanted.items():
-            if not numpy.array_equal(numpy.asarray(found[name]), array):
-                os.write(told, f"step {step}: {name} is not what round {stamp} saved".encode())
+    def compare(self, steps: list[int], told: int) -> None:
+        """Restores every step and compares it with the state of its round."""
+        for step in steps:
+            checkpointer = straightway.Checkpointer(self.folder)
+            notes = checkpointer.metadata(step)
+            stamp, world = notes["stamp"], notes["world"]
+            bad = checkpointer.verify(step)
+            if bad:
+                os.write(told, f"step {step} is damaged: {bad}".encode())
                 return
-    os.write(told, b"good")
+            wanted = {name: array for rank in range(world) for name, array in state(step, stamp, rank).items()}
+            if len(notes) > 2:
+                found = {name: torch.empty(array.shape, dtype=getattr(torch, array.dtype.name)) for name, array in wanted.items()}
+                dcp.load(found, storage_reader=StorageReader(os.path.join(self.folder, f"step-{step}")), no_dist=True)
+            else:
+                found = checkpointer.load(step)
+            for name, array in wanted.items():
+                if not numpy.array_equal(numpy.asarray(found[name]), array):
+                    os.write(told, f"step {step}: {name} is not what round {stamp} saved".encode())
+                    return
+        os.write(told, b"good")
 
 
-def forked(work: Callable[[], None], told: int) -> int:
-    """Forks a child that runs some work, usually until it is killed."""
+class Other:
+    """A process that has imported another version, and forks processes that use it."""
+
+    def __init__(self, package: str) -> None:
+        self.started: set[int] = set()
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            self.server = subprocess.Popen(
+                [sys.executable, __file__, "--serve", str(theirs.fileno())],
+                env={**os.environ, "PYTHONPATH": package},
+                pass_fds=[theirs.fileno()],
+            )
+        self.answers = self.socket.makefile("r")
+        self.path = self.answers.readline().strip()
+        if not self.path.startswith(os.path.abspath(package) + os.sep):
+            raise SystemExit(f"kills.py: {self.path} was imported instead of the package in {package}")
+
+    def start(self, folder: str, work: tuple[Any, ...], told: int) -> int:
+        """Starts a process that runs a method of `Campaign`."""
+        socket.send_fds(self.socket, [json.dumps([folder, work]).encode() + b"\n"], [told])
+        pid = int(self.answers.readline())
+        self.started.add(pid)
+        return pid
+
+    def status(self, pid: int) -> int:
+        """Waits for the end of a process, and returns its status."""
+        self.started.remove(pid)
+        self.socket.sendall(f"{pid}\n".encode())
+        return int(self.answers.readline())
+
+
+def serve(number: int) -> None:
+    """Runs the requests of an `Other`: a number is a process to wait for, everything else is work for a new one. Each
+    request is sent after the answer to the one before."""
+    with socket.socket(fileno=number) as asked:
+        asked.sendall(f"{straightway.__file__}\n".encode())
+        while True:
+            data, fds, _, _ = socket.recv_fds(asked, 65536, 1)
+            if not data:
+                return
+            request = json.loads(data)
+            if isinstance(request, int):
+                answer = os.waitpid(request, 0)[1]
+            else:
+                folder, work = request
+                answer = forked(Campaign(folder, 0), work, fds[0])
+                os.close(fds[0])
+            asked.sendall(f"{answer}\n".encode())
+
+
+def forked(campaign: Campaign, work: tuple[Any, ...] | list[Any], told: int) -> int:
+    """Forks a child that runs a method of a campaign, usually until it is killed."""
     pid = os.fork()
     if pid:
         return pid
     warnings.simplefilter("ignore")
     code = 0
     try:
-        work()
+        name, *arguments = work
+        getattr(campaign, name)(*arguments, told)
     except BaseException as error:
         tell(told, f"X {type(error).__name__} {error!s}".replace("\n", " "))
         code = 3
@@ -294,12 +358,12 @@ def drained(pipe: int) -> str:
     return data.decode()
 
 
-def campaign(kills: int, seed: int, parent: str | None = None) -> dict[str, Any]:
+def campaign(kills: int, seed: int, parent: str | None = None, other: Other | None = None) -> dict[str, Any]:
     """Kills this many processes, and returns a summary. Raises if a guarantee is violated."""
     parent = parent or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     start = time.monotonic()
     with tempfile.TemporaryDirectory(dir=parent, prefix="straightway-kills-") as home:
-        done = Campaign(os.path.join(home, "run"), seed)
+        done = Campaign(os.path.join(home, "run"), seed, other)
         done.run(kills)
     return {
         "seed": seed,
@@ -313,6 +377,21 @@ def campaign(kills: int, seed: int, parent: str | None = None) -> dict[str, Any]
     }
 
 
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kills", type=int, nargs="?", default=500)
+    parser.add_argument("seed", type=int, nargs="?", default=1)
+    parser.add_argument("folder", nargs="?")
+    parser.add_argument("--mixed", metavar="PACKAGE", help="the folder of another version")
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve is not None:
+        serve(args.serve)
+        return
+    other = Other(args.mixed) if args.mixed else None
+    print(json.dumps(campaign(args.kills, args.seed, args.folder, other)))
+
+
 if __name__ == "__main__":
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    print(json.dumps(campaign(int(sys.argv[1]), seed, sys.argv[3] if len(sys.argv) > 3 else None)))
+    main()
