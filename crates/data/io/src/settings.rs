@@ -49,7 +49,7 @@ impl RingSize {
 }
 
 /// The executor's settings.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Lanes for the drive. One keeps a drive busy; more help with several drives.
     pub drive_lanes: u32,
@@ -237,7 +237,7 @@ impl Settings {
             } else {
                 self.chunk_bytes
             },
-            ..self.clone()
+            ..*self
         }
     }
 
@@ -407,7 +407,7 @@ mod tests {
             ..Settings::default()
         };
         for settings in [usual(), web.applied_to(usual(), [])] {
-            let same = settings.clone().within(4 << 30);
+            let same = settings.within(4 << 30);
             assert_eq!(
                 (same.staging_bytes, same.pinned_bytes, same.chunk_bytes, same.gpu_lanes),
                 (
@@ -418,7 +418,7 @@ mod tests {
                 )
             );
             for free_bytes in [0, 1 << 20, 16 << 20, 100 << 20, 500 << 20] {
-                let small = settings.clone().within(free_bytes);
+                let small = settings.within(free_bytes);
                 small.check().unwrap();
                 small.check_gpu().unwrap();
                 let least = RING_BYTES_MIN;

@@ -131,7 +131,7 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
         short_per_mille: 50,
         late_per_mille: 100,
     };
-    let executor = Executor::with_parts(settings.clone(), faults.into()).unwrap();
+    let executor = Executor::with_parts(settings, faults.into()).unwrap();
     let jobs: Vec<_> = (0..100)
         .map(|_| any_job(&mut rng, &executor, memory, &files, folder.path()))
         .collect();

@@ -331,7 +331,7 @@ fn read(store: &S3, object: &Arc<dyn Handle>, bytes: u64, depth: u32, usual: &Se
         drive_lanes: 1,
         // Even a small sample is split into many requests.
         chunk_bytes: (bytes / 16).clamp(1 << 20, 8 << 20) & !0xfff,
-        ..usual.clone()
+        ..*usual
     })?;
     let region = Arc::new(Region::host(bytes)?);
     region.populate();

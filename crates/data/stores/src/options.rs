@@ -200,10 +200,9 @@ impl S3Options {
     pub(crate) fn access(&self, environment: Environment) -> S3Access {
         let usual = S3Access::of(environment);
         let credentials = match (&self.credentials, usual.credentials) {
-            // The environment forbids to look for credentials.
-            (Some(CredentialSource::Found { .. }) | None, usual @ CredentialSource::Anonymous) => usual,
+            // The environment may forbid to look for credentials.
+            (Some(CredentialSource::Found { .. }), usual @ CredentialSource::Anonymous) | (None, usual) => usual,
             (Some(given), _) => given.clone(),
-            (None, usual) => usual,
         };
         S3Access {
             endpoint: self.endpoint.clone().or(usual.endpoint),

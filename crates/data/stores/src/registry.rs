@@ -165,7 +165,10 @@ trait CloneAgain<T> {
 
 impl<T: Clone> CloneAgain<T> for Result<T> {
     fn clone_again(&self) -> Result<T> {
-        self.as_ref().map(T::clone).map_err(Error::again)
+        match self {
+            Ok(value) => Ok(value.clone()),
+            Err(error) => Err(error.again()),
+        }
     }
 }
 

@@ -129,7 +129,7 @@ impl Session {
         };
         let usual = medium.settings(spec.sizes, DriveTuning::settings(drive.tuning));
         let executor = match spec.trace {
-            Some(trace) => executor(&usual, spec.demand, Some(trace))?,
+            Some(trace) => executor(usual, spec.demand, Some(trace))?,
             None => self.shared(usual, spec.demand)?,
         };
         // A demanded chunk size is used as it is; what is learned may choose another.
@@ -155,7 +155,7 @@ impl Session {
         if let Some(shared) = known.iter().find(|one| one.usual == usual && one.demand == demand) {
             return Ok(shared.executor.clone());
         }
-        let executor = executor(&usual, demand, None)?;
+        let executor = executor(usual, demand, None)?;
         let oldest = (known.len() == KEPT_MAX).then(|| known.pop_front());
         known.push_back(SharedExecutor {
             usual,
@@ -170,8 +170,8 @@ impl Session {
 }
 
 /// An executor with these settings, and with smaller rings if there is little memory.
-fn executor(usual: &Settings, demand: Demand, trace: Option<Trace>) -> Result<Executor> {
-    let settings = demand.over(usual.clone().within_groups());
+fn executor(usual: Settings, demand: Demand, trace: Option<Trace>) -> Result<Executor> {
+    let settings = demand.over(usual.within_groups());
     let parts = ExecutorParts {
         peers: Peers::kept_in(PEER_PROOFS.into()),
         trace,

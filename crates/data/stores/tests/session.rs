@@ -22,9 +22,9 @@ struct OpenedFiles {
 
 impl OpenedFiles {
     fn watch(files: &[PathBuf]) -> Self {
-        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).expect("inotify is available");
         let add = |file: &PathBuf| {
-            let number = inotify::add_watch(&watch, file, inotify::WatchFlags::OPEN).unwrap();
+            let number = inotify::add_watch(&watch, file, inotify::WatchFlags::OPEN).expect("the file exists");
             (number, file.clone())
         };
         let names = files.iter().map(add).collect();
@@ -158,7 +158,7 @@ fn every_store_on_a_network_gets_the_settings_for_a_network() {
             },
             ..TransferSpec::default()
         };
-        session.executor_for(spec).unwrap().settings().clone()
+        *session.executor_for(spec).unwrap().settings()
     };
     let nvme = "nvme-tcp://127.0.0.1/nqn.2026-11.straightway:models";
     for names in [

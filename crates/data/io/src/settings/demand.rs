@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn what_is_not_demanded_stays() {
         for usual in [Settings::default(), network()] {
-            let settings = Demand::default().over(usual.clone());
+            let settings = Demand::default().over(usual);
             let figures = |s: &Settings| {
                 let chunks = (s.chunk_bytes, s.cached_chunk_bytes, s.request_bytes_max);
                 let lanes = (s.drive_lanes, s.ring_lanes);

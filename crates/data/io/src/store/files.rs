@@ -146,7 +146,7 @@ impl Store for Files {
             (Track::Drive, _) => drive_engine(settings, lane.depth())?,
             (Track::Cached, _) => Box::new(Inline::files(1)),
             (Track::Checked, _) => {
-                let (own, depth) = (settings.clone(), lane.depth());
+                let (own, depth) = (*settings, lane.depth());
                 Box::new(Mixed::new(depth, move || drive_engine(&own, depth)))
             }
         })

@@ -104,7 +104,7 @@ mod tests {
             depth: 7,
             ..Settings::default()
         };
-        assert_eq!(medium.settings([64 << 10; 9], of_drive.clone()), of_drive);
+        assert_eq!(medium.settings([64 << 10; 9], of_drive), of_drive);
     }
 
     #[test]

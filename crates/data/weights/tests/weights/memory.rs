@@ -60,7 +60,7 @@ fn measure(path: &Path) {
     };
     for choice in [Choice::Only(Route::Staged), Choice::Only(Route::Buffered)] {
         let before = taken_bytes();
-        let executor = Arc::new(Executor::new(settings.clone()).unwrap());
+        let executor = Arc::new(Executor::new(settings).unwrap());
         let loader = Loader {
             choice,
             ..Loader::new(executor)

@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             parity: args.parity,
             ..SaverOptions::default()
         },
-        settings: executor.settings().clone(),
+        settings: *executor.settings(),
         progress: Arc::default(),
     };
     let watch = Watch::begin(&trial.progress, trial.moved_bytes(), Some(&folder));

@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let target = args.read.of.store.stores(&session)?.locate(&args.target)?;
     let ends = [&checkpoint.location(), &target];
     let executor = args.read.tuning.write_executor(&session, &ends)?;
-    let restorer = Restorer::new(executor.settings().clone())?;
+    let restorer = Restorer::new(*executor.settings())?;
     let mut saver = FileSaver::new(Arc::new(executor));
     saver.progress = Arc::clone(restorer.progress());
     let bytes = checkpoint.manifest().bytes().saturating_mul(2);

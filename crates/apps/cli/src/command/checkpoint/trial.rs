@@ -254,7 +254,7 @@ impl Tensor {
 impl RankBench {
     fn new(trial: &Trial, store: &Steps, rank: u32, run: &str) -> Result<Self> {
         let bytes = trial.bytes / u64::from(trial.ranks);
-        let executor = Arc::new(Executor::new(trial.settings.clone())?);
+        let executor = Arc::new(Executor::new(trial.settings)?);
         let who = Rank {
             rank,
             world: trial.ranks,
@@ -273,7 +273,7 @@ impl RankBench {
             rank,
             store: store.clone(),
             saver,
-            restorer: Restorer::new(trial.settings.clone())?.with_progress(&trial.progress),
+            restorer: Restorer::new(trial.settings)?.with_progress(&trial.progress),
             tensors: tensors.collect::<Result<_>>()?,
             target: Arc::new(target),
         })
