@@ -406,6 +406,8 @@ impl File {
         if self.device_end.is_some() {
             return Ok(());
         }
+        // Otherwise another file could be truncated, to which the number of the descriptor belongs now.
+        self.check_descriptors()?;
         ftruncate(&self.buffered, bytes).map_err(|e| self.error("truncate", e.into()))
     }
 

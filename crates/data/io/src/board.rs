@@ -195,10 +195,11 @@ impl Board {
 
     /// The next chunk for lane `number`.
     pub(crate) fn take(&self, number: usize, now_s: f64) -> Next {
+        let mut ended = Vec::new();
         let mut state = self.lock();
         let state = &mut *state;
         loop {
-            self.drop_finished(state);
+            self.drop_finished(state, &mut ended);
             let holds_back = self.traffic.holds_back(now_s);
             let chosen = state.entries.choose(now_s, |Entry { posted, .. }| {
                 let is_for_it = number < posted.lanes || state.is_scarce;
@@ -237,19 +238,25 @@ impl Board {
         }
     }
 
-    /// Removes jobs whose chunks have all been taken.
-    fn drop_finished(&self, state: &mut State) {
-        let before = state.entries.len();
-        state.entries.retain(|entry| !entry.posted.job.is_over(self.track));
-        if state.entries.len() < before {
+    /// Removes jobs whose chunks have all been taken. Their tallies are moved to `ended`, which the caller drops after
+    /// the lock: dropping the last tally of a job runs its end, which may block or begin another job.
+    fn drop_finished(&self, state: &mut State, ended: &mut Vec<Tallies>) {
+        let before = ended.len();
+        state.entries.retain(|entry| {
+            let is_over = entry.posted.job.is_over(self.track);
+            ended.extend(is_over.then(|| entry.tallies.clone()));
+            !is_over
+        });
+        if ended.len() > before {
             self.change();
         }
     }
 
     /// What lane `number`, which has no slot, may do. If it may make one, it counts as equipped.
     pub(crate) fn claim_slot(&self, number: usize) -> FirstSlot {
+        let mut ended = Vec::new();
         let mut state = self.lock();
-        self.drop_finished(&mut state);
+        self.drop_finished(&mut state, &mut ended);
         if !state.has_work_for(number) {
             return FirstSlot::NotNeeded;
         }
@@ -328,11 +335,13 @@ impl Board {
 
     /// Fails and removes all jobs that lane `number` serves.
     pub(crate) fn fail(&self, number: usize, error: &Error) {
+        let mut ended = Vec::new();
         let mut state = self.lock();
         state.entries.retain(|entry| {
             let is_for_it = number < entry.posted.lanes;
             if is_for_it {
                 entry.posted.job.fail(error.again());
+                ended.push(entry.tallies.clone());
             }
             !is_for_it
         });

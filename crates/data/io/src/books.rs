@@ -212,6 +212,8 @@ impl Books {
 
     /// Ends the time that they cover: the receipt is of the end of the job, whenever its owner asks for it.
     pub(crate) fn seal(&mut self) {
+        // An earlier job of the same transfer may have sealed them: the trial of two methods.
+        self.sealed = None;
         self.sealed = Some(self.closing());
     }
 

@@ -256,13 +256,16 @@ impl Executor {
     }
 
     /// Posts the last job of a transfer, after those in the books `earlier`.
-    fn post_after(&self, earlier: Option<Books>, job: Job) -> Ticket {
+    fn post_after(&self, earlier: Option<Books>, mut job: Job) -> Ticket {
+        // Not part of the job: what it owns, perhaps an executor, must not be dropped by a lane.
+        let at_end = job.ask.at_end.take();
         let job = Arc::new(job);
         tracing::trace!(chunks = job.plan().chunks().len(), "a job is planned");
         let completion = Arc::<Completion<Result<Books>>>::default();
         let ticket = Ticket::new(Arc::clone(&completion), Arc::clone(job.stop_flag()));
         let finish = Finish {
             job: Arc::clone(&job),
+            at_end,
             earlier,
             counted: job.direct_path.as_ref().and_then(DirectPath::counters),
             limit: self.share().limit,

@@ -14,6 +14,7 @@ use straightway_core::{Direction, Error, ErrorKind, Rate, Result};
 use straightway_sys::{File, cufile::Counters};
 
 use crate::{
+    ask::AtEnd,
     books::{Books, Running},
     completion::Completion,
     direct_path::DirectPath,
@@ -45,6 +46,8 @@ pub(crate) enum FinishKey {
 #[derive(Debug)]
 pub(crate) struct Finish {
     pub(crate) job: Arc<Job>,
+    /// The completion function.
+    pub(crate) at_end: Option<AtEnd>,
     /// The books of earlier jobs of the same transfer: the trial of two methods.
     pub(crate) earlier: Option<Books>,
     /// cuFile's counters before it began.
@@ -61,7 +64,7 @@ impl Finish {
     /// is asked about an open file from memory.
     pub(crate) fn waits_on(&self) -> Option<FinishKey> {
         let job = &self.job;
-        if job.is_stopped() && job.ask.at_end.is_none() {
+        if job.is_stopped() && self.at_end.is_none() {
             return None;
         }
         let synced = job.synced();
@@ -72,11 +75,11 @@ impl Finish {
         let is_read = job.direction() != Direction::Out;
         let asked = job.objects.handles().iter().filter(|_| is_read).find(asked);
         let uses_cufile = matches!(job.direct_path, Some(DirectPath::CuFile(_)));
-        let runs_code = job.ask.at_end.is_some() || uses_cufile;
+        let runs_code = self.at_end.is_some() || uses_cufile;
         if synced.is_none() && asked.is_none() && !runs_code {
             return None;
         }
-        let objects = synced.unwrap_or(&job.objects);
+        let objects = synced.filter(|_| asked.is_none()).unwrap_or(&job.objects);
         let first = asked.or_else(|| objects.handles().first());
         let device = first.and_then(|handle| handle.file()).map(File::device_id);
         Some(device.map_or_else(
@@ -89,6 +92,7 @@ impl Finish {
     pub(crate) fn run(self, lanes: Option<Tally>) {
         let Self {
             job,
+            at_end,
             earlier,
             counted,
             limit,
@@ -102,7 +106,7 @@ impl Finish {
         };
         let settled = catch_unwind(AssertUnwindSafe(|| settle(&job, lanes, counted, limit, earlier)));
         let mut outcome = settled.unwrap_or_else(|_| panicked("its end panicked"));
-        if let Some(at_end) = &job.ask.at_end {
+        if let Some(at_end) = &at_end {
             let called = catch_unwind(AssertUnwindSafe(|| at_end.call(&outcome)));
             outcome = called.map_or_else(|_| panicked("its completion function panicked"), |()| outcome);
         }

@@ -15,6 +15,7 @@ use std::{
     os::unix::fs::FileExt,
     path::Path,
     sync::{Arc, MutexGuard},
+    time::Instant,
 };
 
 use files::{bytes_of, folder, write_file};
@@ -85,9 +86,13 @@ fn the_first_large_read_tries_both_methods_and_the_next_one_uses_the_faster() {
         file.evict().unwrap();
         let mut region = Arc::new(Region::host(bytes as u64).unwrap());
         let from = vec![Arc::clone(&file)];
+        let start = Instant::now();
         let job = executor.read(from, whole(bytes as u64), &region, Choice::Auto);
         let receipt = job.unwrap().wait().unwrap();
+        let seconds = start.elapsed().as_secs_f64();
         assert_eq!(receipt.bytes, bytes as u64);
+        // The time of the trial is part of it, and so is that of the rest.
+        assert!(receipt.seconds > seconds / 2.0, "{} of {seconds} s", receipt.seconds);
         let seen = Arc::get_mut(&mut region).unwrap().as_slice();
         assert!(seen == bytes_of(bytes), "turn {turn}");
         let direct = bytes_by(&receipt, Leg::Read, Route::Direct, Reason::Aligned);

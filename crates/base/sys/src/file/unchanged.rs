@@ -16,13 +16,10 @@ impl File {
     /// Returns an error if it was written to since it was opened, as far as its length and timestamps show
     /// (see [`identity`](crate::identity) for the limits).
     pub fn check_unchanged(&self) -> Result<()> {
-        let Some(opened) = self.opened else {
+        let now = self.check_descriptors()?;
+        let Some(opened) = self.opened.filter(|opened| *opened != now) else {
             return Ok(());
         };
-        let now = self.check_descriptors()?;
-        if now == opened {
-            return Ok(());
-        }
         let (was, is) = (opened.bytes, now.bytes);
         let message = match is.cmp(&was) {
             Less => format!("it shrank from {was} to {is} bytes while it was read"),

@@ -17,7 +17,6 @@ use crate::{
 /// Threads that call cuFile.
 #[derive(Debug)]
 pub struct CuFileCalls {
-    gds: Gds,
     pool: Pool,
 }
 
@@ -27,7 +26,6 @@ impl CuFileCalls {
         let own = gds.clone();
         let run: Arc<Run> = Arc::new(move |io| run_on_file(io, |io| own.run(io)));
         Ok(Self {
-            gds: gds.clone(),
             pool: Pool::running("cuFile", depth, &run)?,
         })
     }
@@ -49,9 +47,5 @@ impl Engine for CuFileCalls {
     /// Nothing: the route in the receipt already says that cuFile moved the bytes.
     fn report(&mut self) -> EngineReport {
         EngineReport::default()
-    }
-
-    fn rest(&mut self) {
-        self.gds.forget_files();
     }
 }

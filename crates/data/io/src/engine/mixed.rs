@@ -40,6 +40,8 @@ pub struct Mixed {
     choose: fn(&Io) -> usize,
     /// I/Os whose engine could not be made.
     failed: Vec<Done>,
+    /// Where files are registered with cuFile. Planning registers them too, so they are forgotten at every rest.
+    gds: Option<Gds>,
 }
 
 struct Side {
@@ -76,14 +78,19 @@ impl Mixed {
             is_always_named: true,
             ..Side::made(engine)
         };
-        let cufile = Side::new(Box::new(move || Ok(Box::new(CuFileCalls::new(&gds, calls_max)?))));
-        Self::of(name, depth + calls_max as usize, [engine, cufile], |io| {
+        let own = gds.clone();
+        let cufile = Side::new(Box::new(move || Ok(Box::new(CuFileCalls::new(&own, calls_max)?))));
+        let choose = |io: &Io| {
             let is_direct = match &io.buf {
                 Buf::Window(window) => matches!(window.region().place(), Place::Gpu(_)),
                 Buf::Slot(_) | Buf::File(_) => false,
             };
             usize::from(is_direct)
-        })
+        };
+        Self {
+            gds: Some(gds),
+            ..Self::of(name, depth + calls_max as usize, [engine, cufile], choose)
+        }
     }
 
     fn of(name: &'static str, depth: usize, sides: [Side; 2], choose: fn(&Io) -> usize) -> Self {
@@ -93,6 +100,7 @@ impl Mixed {
             sides,
             choose,
             failed: Vec::new(),
+            gds: None,
         }
     }
 
@@ -200,6 +208,9 @@ impl Engine for Mixed {
             if let Some(engine) = &mut side.engine {
                 engine.rest();
             }
+        }
+        if let Some(gds) = &self.gds {
+            gds.forget_files();
         }
     }
 }

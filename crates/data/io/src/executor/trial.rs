@@ -5,13 +5,16 @@
 //! If the second method is clearly faster already, there are no further runs. The bytes of the trial belong to the
 //! transfer, and its receipt names the routes of all.
 
-use std::time::Instant;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Instant,
+};
 
 use straightway_core::{Choice, Class, Extent, Move, Result, extent::down};
 
 use super::Executor;
 use crate::{
-    ask::Ask,
+    ask::{Ask, AtEnd},
     books::{Books, Running},
     job::Job,
     learning::{Learning, Method, WorkKind},
@@ -72,7 +75,9 @@ impl Executor {
         };
         let stopped = |error| {
             let outcome = Err(error);
-            ask.at_end.iter().for_each(|at_end| at_end.call(&outcome));
+            // A panic of the caller's function must not reach the caller of this one; its message is on stderr.
+            let call = |at_end: &AtEnd| drop(catch_unwind(AssertUnwindSafe(|| at_end.call(&outcome))));
+            ask.at_end.iter().for_each(call);
             Ok(Ticket::ended(outcome))
         };
         let make_one = |moves, method| make(moves, method, asked.clone());
