@@ -39,6 +39,8 @@ impl Verdicts {
         {
             return Ok(known.verdict.clone());
         }
+        // The machine stays the same while its namespace is verified again: writes must not change machines meanwhile.
+        let boot = self.boot(association);
         let own = Arc::downgrade(association);
         // Each reconnect brings a new association.
         let is_other = |known: &Known| !known.association.ptr_eq(&own);
@@ -48,18 +50,21 @@ impl Verdicts {
             association: own,
             changes,
             verdict: Verdict::Pending,
-            boot: 0,
+            boot,
         });
         Err(changes)
     }
 
-    /// Stores a result, with the boot of the target's machine. It is ignored if `changes` is not that of the pending
-    /// one.
+    /// Stores a result, with the boot of the target's machine, or 0 if the verification did not learn it. It is ignored
+    /// if `changes` is not that of the pending one.
     pub(crate) fn set(&mut self, association: &Arc<Association>, changes: u64, verdict: Verdict, boot: u64) {
         if let Some(known) = self.find(association)
             && known.changes == changes
         {
-            (known.verdict, known.boot) = (verdict, boot);
+            known.verdict = verdict;
+            if boot > 0 {
+                known.boot = boot;
+            }
         }
     }
 
@@ -92,6 +97,18 @@ mod tests {
         verdicts.set(&association, again, other.clone(), 8);
         assert_eq!(verdicts.get(&association), Ok(other));
         assert_eq!(verdicts.boot(&association), 8);
+    }
+
+    #[test]
+    fn the_machine_stays_known_while_its_namespace_is_verified_again() {
+        let (mut verdicts, association) = (Verdicts::default(), Arc::new(Association::default()));
+        let asked = verdicts.get(&association).unwrap_err();
+        verdicts.set(&association, asked, Verdict::Same, 7);
+        association.count_namespace_change();
+        let again = verdicts.get(&association).unwrap_err();
+        assert_eq!(verdicts.boot(&association), 7);
+        verdicts.set(&association, again, Verdict::Other("it is gone".into()), 0);
+        assert_eq!(verdicts.boot(&association), 7);
     }
 
     #[test]

@@ -169,7 +169,7 @@ fn a_number_is_a_name_where_the_target_has_that_name() {
     let missing = open_one(&store, OsStr::new(&name("0"))).unwrap_err();
     assert!(missing.to_string().contains("a namespace is"), "{missing}");
     let namespace = store.below(OsStr::new(&name("1")), Missing::Refuse);
-    assert_eq!(namespace.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(namespace.unwrap_err().kind(), ErrorKind::NotFolder);
 }
 
 #[test]
