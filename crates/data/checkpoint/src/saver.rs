@@ -124,9 +124,15 @@ impl CheckpointSaver {
         };
         let mut leftovers = Vec::new();
         if let Some(lock) = &lock {
-            match store.sweep(lock, Some(run), LEFT_AFTER) {
+            let swept = if lock.is_held() {
+                store.sweep(lock, Some(run), LEFT_AFTER)
+            } else {
+                // Without a lock, a removal may be at work, and each save settles those of its own step.
+                store.coordination().clear_left(lock, Some(run), LEFT_AFTER)
+            };
+            match swept {
                 // Nothing tells what is left over.
-                Err(error) if error.kind() == ErrorKind::Unsupported => {}
+                Err(error) if error.kind() == ErrorKind::Unsupported && !lock.is_held() => {}
                 swept => {
                     swept?;
                     // Best effort: credentials that may write need not be allowed to list uploads.

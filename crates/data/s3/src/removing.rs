@@ -204,7 +204,11 @@ impl S3 {
                 let message = format!("the service refused ({}: {})", error.code, error.message);
                 let hint = "grant s3:DeleteObject, and check whether it is protected by object lock";
                 let name = self.bucket().describe(&error.key);
-                return Err(Error::new(ErrorKind::Invalid, "remove", name, message).with_hint(hint));
+                let kind = match error.code.as_str() {
+                    "AccessDenied" => ErrorKind::Denied,
+                    _ => ErrorKind::Invalid,
+                };
+                return Err(Error::new(kind, "remove", name, message).with_hint(hint));
             }
         }
         Ok(())

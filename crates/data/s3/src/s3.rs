@@ -68,7 +68,13 @@ impl S3 {
     pub(crate) fn inside(&self, folder: &OsStr) -> Result<Self> {
         let (key, version) = self.key(folder)?;
         if version.is_some() {
-            return Err(self.refuse(folder, "a prefix has no version"));
+            let why = "it is a version of an object, and a prefix has no version";
+            return Err(Error::new(
+                ErrorKind::NotFolder,
+                "use the name",
+                self.describe(folder),
+                why,
+            ));
         }
         let prefix = match key.as_str() {
             "" => String::new(),

@@ -10,7 +10,7 @@ use std::{
 };
 
 use straightway_cache::{Cache, CachedStore};
-use straightway_core::{Error, ErrorKind, Result, Scheme};
+use straightway_core::{Error, ErrorKind, Lock, Result, Scheme};
 use straightway_https::{Https, Token};
 use straightway_io::{Store, store::Registry};
 use straightway_net::{Network, NetworkSettings, Proxies, Roots, Site};
@@ -79,7 +79,7 @@ pub(crate) struct Configuration {
     environment: Environment,
     access: OnceLock<S3Access>,
     network: OnceLock<Result<Arc<Network>>>,
-    cache: OnceLock<Result<Option<Arc<Cache>>>>,
+    cache: Lock<Option<Arc<Cache>>>,
     nvme: OnceLock<HostSettings>,
 }
 
@@ -90,7 +90,7 @@ impl Configuration {
             environment,
             access: OnceLock::new(),
             network: OnceLock::new(),
-            cache: OnceLock::new(),
+            cache: Lock::default(),
             nvme: OnceLock::new(),
         }
     }
@@ -138,23 +138,23 @@ impl Configuration {
 
     /// A store, behind the cache if there is one.
     fn cached(&self, store: Arc<dyn Store>, site: &str) -> Result<Arc<dyn Store>> {
-        let open = || {
-            let Some(cache) = &self.options.cache else {
-                return Ok(None);
-            };
-            if self.options.s3.customer_key.is_some() {
-                let why = "objects that are encrypted with a customer's key would be kept unencrypted";
-                let folder = cache.folder.display();
-                return Err(
-                    Error::new(ErrorKind::Invalid, "use the cache", folder, why).with_hint("read them without a cache")
-                );
-            }
-            Cache::open(&cache.folder, cache.bytes_max).map(Arc::new).map(Some)
+        let Some(wanted) = &self.options.cache else {
+            return Ok(store);
         };
-        Ok(match self.cache.get_or_init(open).clone_again()? {
-            Some(cache) => Arc::new(CachedStore::new(store, &cache, site)),
-            None => store,
-        })
+        if self.options.s3.customer_key.is_some() {
+            let why = "objects that are encrypted with a customer's key would be kept unencrypted";
+            let folder = wanted.folder.display();
+            return Err(
+                Error::new(ErrorKind::Invalid, "use the cache", folder, why).with_hint("read them without a cache")
+            );
+        }
+        // A failure is not kept: the user may repair the folder.
+        let mut opened = self.cache.lock();
+        let cache = match &*opened {
+            Some(cache) => cache,
+            None => opened.insert(Arc::new(Cache::open(&wanted.folder, wanted.bytes_max)?)),
+        };
+        Ok(Arc::new(CachedStore::new(store, cache, site)))
     }
 }
 

@@ -22,7 +22,8 @@ use crate::{
     registry::{environment, registry, variables},
 };
 
-/// The most registries and executors that are kept. The oldest is dropped for a new one; transfers that use it go on.
+/// The most registries and executors that are kept. The oldest registry, or the executor that was not used for longest,
+/// is dropped for a new one; transfers that use it go on.
 const KEPT_MAX: usize = 8;
 
 /// The file with proofs of peer-to-peer DMA, kept until the next boot. Only root can use memory in a BAR.
@@ -152,8 +153,11 @@ impl Session {
     /// The shared executor for these settings. It is made if it is missing.
     fn shared(&self, usual: Settings, demand: Demand) -> Result<Executor> {
         let mut known = self.executors.lock();
-        if let Some(shared) = known.iter().find(|one| one.usual == usual && one.demand == demand) {
-            return Ok(shared.executor.clone());
+        let is_wanted = |one: &SharedExecutor| one.usual == usual && one.demand == demand;
+        if let Some(shared) = known.iter().position(is_wanted).and_then(|at| known.remove(at)) {
+            let executor = shared.executor.clone();
+            known.push_back(shared);
+            return Ok(executor);
         }
         let executor = executor(usual, demand, None)?;
         let oldest = (known.len() == KEPT_MAX).then(|| known.pop_front());
@@ -163,8 +167,8 @@ impl Session {
             executor: executor.clone(),
         });
         drop(known);
-        // This waits for its lanes, unless a transfer uses them.
-        drop(oldest);
+        // This waits for its lanes, which may hang with their drive.
+        let _ = std::thread::Builder::new().spawn(move || drop(oldest));
         Ok(executor)
     }
 }
