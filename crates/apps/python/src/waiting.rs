@@ -19,10 +19,11 @@ pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// The maximum wait for a load that is stopped after its timeout.
 const STOP_MAX: Duration = Duration::from_secs(1);
 
-/// The threads that run the work of all calls. More calls than threads wait for each other.
+/// The threads that run the work of all calls: one for each call in progress, each of which has a caller. With fewer,
+/// calls on storage that hangs would hold up all others.
 const THREADS: ThreadLimits = ThreadLimits {
-    threads: 64,
-    per_key: 64,
+    threads: usize::MAX,
+    per_key: usize::MAX,
     name: "straightway-work",
 };
 
