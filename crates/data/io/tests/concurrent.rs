@@ -78,13 +78,16 @@ fn concurrent_jobs_each_get_their_own_bytes() {
         let started: Vec<_> = (0..40)
             .map(|i| read(&executor, &files[i % files.len()], route).unwrap())
             .collect();
+        let mut shared = 0;
         for (i, (ticket, region)) in started.into_iter().enumerate() {
             let receipt = ticket.wait().unwrap();
             let bytes = sizes[i % sizes.len()];
             assert_eq!(receipt.bytes, bytes as u64);
-            assert!(receipt.cpu_shared, "others ran at the same time");
+            shared += usize::from(receipt.cpu_shared);
             assert!(taken(region) == bytes_of(bytes), "{bytes} bytes by {route:?}");
         }
+        // The first may end before the second begins.
+        assert!(shared > 0, "others ran at the same time");
     }
 }
 

@@ -132,11 +132,13 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
         late_per_mille: 100,
     };
     let executor = Executor::with_parts(settings, faults.into()).unwrap();
-    let jobs: Vec<_> = (0..100)
-        .map(|_| any_job(&mut rng, &executor, memory, &files, folder.path()))
-        .collect();
-    for _ in 0..30 {
-        rng.pick(&jobs).ticket.cancel();
+    // Some are cancelled as soon as they begin, the others while more begin: a job that has ended stays as it is.
+    let mut jobs = Vec::new();
+    for number in 0..100 {
+        jobs.push(any_job(&mut rng, &executor, memory, &files, folder.path()));
+        let cancelled = if number % 4 == 0 { jobs.last() } else { None };
+        let cancelled = cancelled.or_else(|| (number % 4 == 1).then(|| rng.pick(&jobs)));
+        cancelled.into_iter().for_each(|job| job.ticket.cancel());
     }
     let mut ended = [0; 3];
     let mut left = Vec::new();
