@@ -3,7 +3,8 @@
     python kills.py KILLS [SEED] [FOLDER] [--mixed PACKAGE]
 
 With `--mixed`, each process takes one of two versions at random: the installed one, or the one in the folder PACKAGE
-(made by `pip install --no-deps --target`). So both versions work in one folder at the same time.
+(made by `pip install --no-deps --target`). So both versions work in one folder at the same time. The ranks of one job
+have the same version.
 
 In each round one or more ranks save steps with `Checkpointer`, or one process with `torch.distributed.checkpoint`, while
 others remove steps, tag them and prune. All are killed, each at a random moment. Then:
@@ -116,7 +117,9 @@ class Campaign:
         if rng.random() < 0.6:
             works.append(("tag", seed, f"t{stamp}"))
         self.last_options = {"stamp": stamp, "world": world, "dcp": by_dcp, "prunes": prunes, "keep_last": keep_last, **options}
-        pids = [self.start(work, writer) for work in works]
+        # The ranks of one job have one version.
+        by_other = rng.random() < 0.5
+        pids = [self.start(work, writer, by_other if work[0] == "save" else None) for work in works]
         os.close(writer)
         time.sleep(rng.uniform(0.02, 0.4))
         rng.shuffle(pids)
@@ -167,9 +170,10 @@ class Campaign:
             names = sorted(os.listdir(self.folder))
             raise Failure(f"after {self.kills} kills: {wrong} {self.last_options} told {told} in {names}")
 
-    def start(self, work: tuple[Any, ...], told: int) -> int:
-        """Starts a process that runs a method of this class, by one of the versions."""
-        if self.other and self.rng.random() < 0.5:
+    def start(self, work: tuple[Any, ...], told: int, by_other: bool | None = None) -> int:
+        """Starts a process that runs a method of this class, by the given version or by any."""
+        by_other = self.rng.random() < 0.5 if by_other is None else by_other
+        if self.other and by_other:
             return self.other.start(self.folder, work, told)
         return forked(self, work, told)
 
