@@ -138,7 +138,9 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
         jobs.push(any_job(&mut rng, &executor, memory, &files, folder.path()));
         let cancelled = if number % 4 == 0 { jobs.last() } else { None };
         let cancelled = cancelled.or_else(|| (number % 4 == 1).then(|| rng.pick(&jobs)));
-        cancelled.into_iter().for_each(|job| job.ticket.cancel());
+        if let Some(job) = cancelled {
+            job.ticket.cancel();
+        }
     }
     let mut ended = [0; 3];
     let mut left = Vec::new();
