@@ -2,6 +2,7 @@
 
 mod bar;
 pub(crate) mod bench;
+mod bundle;
 pub(crate) mod checkpoint;
 pub(crate) mod completions;
 pub(crate) mod copy;

@@ -71,3 +71,56 @@ fn a_missing_path_or_capture_exits_with_2_and_is_named() {
         assert!(String::from_utf8(output.stderr).unwrap().contains("no-such-file"));
     }
 }
+
+#[test]
+fn a_bundle_is_written_whole_with_receipts_and_replaces_only_an_older_bundle() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("data"), vec![7; 1 << 20]).unwrap();
+    let receipt = r#"{"schema": "straightway.receipt/2", "warnings": ["from https://me:planted@host/x"]}"#;
+    std::fs::write(folder.path().join("receipt.json"), receipt).unwrap();
+    for _ in 0..2 {
+        let output = doctor(
+            &["--bundle", "out.tar.gz", "--receipt", "receipt.json", "data"],
+            folder.path(),
+        );
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{told}");
+        assert!(
+            told.contains("bundle out.tar.gz") && told.contains("issue tracker"),
+            "{told}"
+        );
+    }
+    let unpacked = Command::new("tar")
+        .args(["-xzf", "out.tar.gz"])
+        .current_dir(folder.path())
+        .status();
+    assert!(unpacked.unwrap().success());
+    let file = |name: &str| std::fs::read_to_string(folder.path().join("straightway-bundle").join(name)).unwrap();
+    let diagnosis: serde_json::Value = serde_json::from_str(&file("diagnosis.json")).unwrap();
+    assert!(diagnosis["measured"]["host"].is_object());
+    assert!(file("receipt-1.json").contains("https://[masked]@host/x"));
+    assert!(file("README.txt").contains("verdict.txt"));
+}
+
+#[test]
+fn a_bundle_in_place_of_another_file_or_with_another_receipt_is_refused_before_the_examination() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("model"), "weights").unwrap();
+    for (args, why) in [
+        (&["--bundle", "model"] as &[&str], "not an older report"),
+        (&["--bundle", "b", "--receipt", "model"], "it is not a receipt"),
+        (&["--bundle", "no/b"], "no/b"),
+        (
+            &["--bundle", "b", "s3://models"],
+            "--bundle is for a path of this machine",
+        ),
+    ] {
+        let output = doctor(args, folder.path());
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(why), "{args:?}: {told}");
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("model")).unwrap(), "weights");
+}

@@ -34,9 +34,9 @@ enum Place {
 impl ReportFile {
     /// Begins a report at `path`. An existing file must be empty or start with `mark`, as every older report of its
     /// kind does.
-    pub fn begin(path: &Path, mark: &str) -> Result<Self> {
+    pub fn begin(path: &Path, mark: impl AsRef<[u8]>) -> Result<Self> {
         let failed = |e| Error::os("write", path.display(), e);
-        Self::check(path, mark)?;
+        Self::check(path, mark.as_ref())?;
         let place = match fs::metadata(path) {
             Ok(there) if !there.is_file() && !there.is_dir() => {
                 let stream = fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
@@ -53,13 +53,13 @@ impl ReportFile {
     }
 
     /// Returns an error if `path` is a file that a report may not replace, or a block device.
-    pub fn check(path: &Path, mark: &str) -> Result<()> {
+    pub fn check(path: &Path, mark: impl AsRef<[u8]>) -> Result<()> {
         let kind = fs::metadata(path).map(|there| there.file_type());
         let failed = |e| Error::os("write", path.display(), e);
         if kind.as_ref().is_ok_and(FileTypeExt::is_block_device) {
             return Err(device_refused(path));
         }
-        if !kind.is_ok_and(|kind| kind.is_file()) || is_marked(path, mark).map_err(failed)? {
+        if !kind.is_ok_and(|kind| kind.is_file()) || is_marked(path, mark.as_ref()).map_err(failed)? {
             return Ok(());
         }
         let why = "it exists and is not an older report, so it would be lost";
@@ -69,16 +69,21 @@ impl ReportFile {
 
     /// Writes the report under its name.
     pub fn finish(self, text: &str) -> Result<()> {
+        self.finish_bytes(text.as_bytes())
+    }
+
+    /// Like [`finish`](Self::finish), with a report that is not text.
+    pub fn finish_bytes(self, content: &[u8]) -> Result<()> {
         match self.place {
             Place::Draft(draft) => {
                 // The first draft showed that the folder is writable; now the length is known.
                 drop(draft);
-                let draft = FileDraft::new(&self.path, text.len() as u64)?;
-                draft.write_all_at(0, text.as_bytes())?;
+                let draft = FileDraft::new(&self.path, content.len() as u64)?;
+                draft.write_all_at(0, content)?;
                 draft.commit()
             }
             Place::Stream(mut stream) => {
-                let written = stream.write_all(text.as_bytes());
+                let written = stream.write_all(content);
                 written.map_err(|e| Error::os("write", self.path.display(), e))
             }
         }
@@ -99,10 +104,10 @@ fn check_stream(path: &Path, there: &fs::Metadata) -> Result<()> {
 }
 
 /// Whether a file is empty or starts with `mark`.
-fn is_marked(path: &Path, mark: &str) -> std::io::Result<bool> {
+fn is_marked(path: &Path, mark: &[u8]) -> std::io::Result<bool> {
     let mut front = Vec::new();
     open_plain(path)?.take(mark.len() as u64).read_to_end(&mut front)?;
-    Ok(front.is_empty() || front == mark.as_bytes())
+    Ok(front.is_empty() || front == mark)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! All files are read through a [`Root`], so that a capture of another machine is examined in the same way. Data that
 //! only the live machine can provide is passed in as [`Measurements`].
 
+mod bundle;
 mod catalogue;
 mod check;
 mod cufile;
@@ -25,6 +26,7 @@ mod kernel;
 mod library;
 mod live;
 mod live_probe;
+mod mask;
 mod measurements;
 mod nvidia_fs;
 mod peer;
@@ -38,6 +40,7 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Serialize;
 use straightway_sys::root::Root;
 
+pub use bundle::{Bundle, BundleRequest, BundledFile, SENDING, counters};
 pub use catalogue::all as checks;
 use check::list;
 pub use check::{Check, Finding, Layer, State};

@@ -8,13 +8,16 @@ use std::{
 
 use anyhow::Context;
 use straightway_core::{Scheme, Uri};
-use straightway_probe::doctor::{self, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, Style};
+use straightway_probe::doctor::{
+    self, Bundle, BundleRequest, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, Style,
+};
 use straightway_stores::doctor::{CheckState, StoreCheck, examine as examine_uri};
 use straightway_sys::root::Root;
 
 use super::{
     bar::spin,
-    output::{print, print_coloured, print_json, terminal},
+    bundle::{BundleArgs, BundleFile},
+    output::{print, print_coloured, print_json, say, terminal},
     stores::StoreArgs,
 };
 use crate::hint::hint;
@@ -45,6 +48,9 @@ pub(crate) struct Args {
     checks: bool,
 
     #[command(flatten)]
+    bundle: BundleArgs,
+
+    #[command(flatten)]
     store: StoreArgs,
 }
 
@@ -58,13 +64,19 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
         let is_bucket = uri.scheme() == Scheme::S3;
         anyhow::ensure!(!args.write || is_bucket, "--write is for buckets (s3://BUCKET/PREFIX)");
         if uri.scheme() != Scheme::Path {
+            anyhow::ensure!(
+                args.bundle.bundle.is_none(),
+                "--bundle is for a path of this machine, not for {uri}"
+            );
             return run_checks(args, &uri);
         }
     }
     anyhow::ensure!(!args.write, "--write is for buckets (s3://BUCKET/PREFIX)");
-    let diagnosis = examine(args)?;
+    let bundle = args.bundle.begin()?;
+    let examination = examine(args)?;
+    let diagnosis = &examination.diagnosis;
     if args.json {
-        print_json(&diagnosis)?;
+        print_json(diagnosis)?;
     } else {
         let style = Style {
             verbose,
@@ -72,6 +84,10 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
             width: WIDTH,
         };
         print_coloured(&diagnosis.text(&style))?;
+    }
+    if let Some(file) = bundle {
+        let bundle = examination.bundle(&file, args.bundle.keep_names)?;
+        say(file.finish(&bundle)?.trim_end());
     }
     Ok(ExitCode::from(u8::from(diagnosis.verdict != DoctorVerdict::Direct)))
 }
@@ -108,8 +124,31 @@ fn run_checks(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(is_wrong)))
 }
 
-fn examine(args: &Args) -> anyhow::Result<Diagnosis> {
-    let (root, measured);
+/// What was examined, and the result.
+struct Examination {
+    root: Root,
+    environment: BTreeMap<String, String>,
+    /// cuFile's counters before the live transfer.
+    counters_before: Option<String>,
+    diagnosis: Diagnosis,
+}
+
+impl Examination {
+    fn bundle(&self, file: &BundleFile, keep_names: bool) -> anyhow::Result<Bundle> {
+        Ok(Bundle::of(&BundleRequest {
+            root: &self.root,
+            environment: &self.environment,
+            diagnosis: &self.diagnosis,
+            counters_before: self.counters_before.as_deref(),
+            receipts: &file.receipts,
+            version: env!("CARGO_PKG_VERSION"),
+            keep_names,
+        })?)
+    }
+}
+
+fn examine(args: &Args) -> anyhow::Result<Examination> {
+    let (root, measured, counters_before);
     let path = match (&args.path, &args.root) {
         (Some(path), _) => path.as_path(),
         (None, Some(_)) => Path::new("/"),
@@ -120,19 +159,27 @@ fn examine(args: &Args) -> anyhow::Result<Diagnosis> {
     if let Some(base) = &args.root {
         let is_folder = base.is_dir();
         anyhow::ensure!(is_folder, "{} is not a folder to examine", base.display());
-        (root, measured) = (Root::at(base), Measurements::default());
+        (root, measured, counters_before) = (Root::at(base), Measurements::default(), None);
         environment = BTreeMap::new();
     } else {
         std::fs::metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;
-        (root, measured) = (Root::machine(), spin(|| Measurements::here(path)));
+        root = Root::machine();
+        counters_before = doctor::counters(&root);
+        measured = spin(|| Measurements::here(path));
         environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
     }
-    Ok(doctor::diagnose(&DoctorRequest {
+    let diagnosis = doctor::diagnose(&DoctorRequest {
         root: &root,
         path,
         environment: &environment,
         measured: &measured,
-    }))
+    });
+    Ok(Examination {
+        root,
+        environment,
+        counters_before,
+        diagnosis,
+    })
 }

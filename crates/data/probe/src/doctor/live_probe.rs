@@ -22,6 +22,9 @@ pub struct LiveProbe {
     pub routes: Vec<RouteBytes>,
     /// The duration.
     pub seconds: f64,
+    /// The receipt of the transfer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Receipt>,
     /// The error, if the transfer failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -32,6 +35,7 @@ impl From<&Receipt> for LiveProbe {
         Self {
             routes: receipt.routes.clone(),
             seconds: receipt.seconds,
+            receipt: Some(receipt.clone()),
             error: None,
         }
     }

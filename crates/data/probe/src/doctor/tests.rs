@@ -101,6 +101,7 @@ fn probe(route: Route, reason: Reason) -> LiveProbe {
             bytes: 64 << 20,
         }],
         seconds: 0.01,
+        receipt: None,
         error: None,
     }
 }
