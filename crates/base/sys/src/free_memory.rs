@@ -52,8 +52,10 @@ impl FreeMemory {
     /// machine does not report it.
     pub fn of(root: &Root) -> Option<Self> {
         let machine = Self::of_machine(root)?;
-        let groups = Groups::of(root).unwrap_or_default();
-        let limited = groups.least(root);
+        let groups = root
+            .text(MEMBERSHIP)
+            .and_then(|membership| Groups::of(root, membership));
+        let limited = groups.and_then(|groups| groups.least(root));
         Some(match limited {
             Some(limited) if limited.bytes < machine.bytes => limited,
             _ => machine,
@@ -79,9 +81,13 @@ impl FreeMemory {
             return None;
         }
         // Finding the groups takes longer than reading their limits. They are found again if the process was moved.
-        let text = root.text(MEMBERSHIP)?;
-        if known.groups.as_ref().is_none_or(|groups| groups.membership != text) {
-            known.groups = Groups::of(&root);
+        let membership = root.text(MEMBERSHIP)?;
+        if known
+            .groups
+            .as_ref()
+            .is_none_or(|groups| groups.membership != membership)
+        {
+            known.groups = Groups::of(&root, membership);
         }
         let least = known.groups.as_ref()?.least(&root);
         known.unlimited_since = least.is_none().then(Instant::now);
@@ -119,7 +125,7 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
 const MEMBERSHIP: &str = "/proc/self/cgroup";
 
 /// The control groups that limit the memory of this process.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 struct Groups {
     /// The text that names them.
     membership: String,
@@ -134,8 +140,8 @@ enum Version {
 }
 
 impl Groups {
-    fn of(root: &Root) -> Option<Self> {
-        let membership = root.text(MEMBERSHIP)?;
+    /// The groups that the text `membership` names.
+    fn of(root: &Root, membership: String) -> Option<Self> {
         let mounts = Mounts::read(root).ok()?;
         let mut folders = Vec::new();
         for line in membership.lines() {

@@ -26,6 +26,9 @@ use crate::plain_file::{open_plain, read_all};
 /// thousands of containers and a kernel's configuration stay below this limit.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 
+/// The room for a file of unknown length. Most files of the kernel are no longer.
+const PAGE_BYTES: u64 = 4096;
+
 /// The most entries listed of one folder.
 pub const ENTRIES_MAX: usize = 65_536;
 
@@ -118,7 +121,7 @@ impl Root {
     /// The bytes of a file, up to [`FILE_BYTES_MAX`]; a longer one is an error.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
-        read_all(self.open(path)?, 0, FILE_BYTES_MAX, path)
+        read_all(self.open(path)?, PAGE_BYTES, FILE_BYTES_MAX, path)
     }
 
     /// The trimmed text of a file; `None` if it cannot be read.
@@ -162,8 +165,12 @@ impl Root {
     }
 
     fn open(&self, path: &Path) -> Result<Box<dyn Read + '_>> {
-        let (inside, _) = self.walk(path);
-        let opened = self.files.open(&inside);
+        // On the machine itself, the kernel resolves links to the same file.
+        let opened = if self.is_machine() {
+            self.files.open(path)
+        } else {
+            self.files.open(&self.walk(path).0)
+        };
         opened.map_err(|e| Error::os("read", path.display(), e))
     }
 

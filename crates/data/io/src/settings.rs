@@ -8,7 +8,7 @@ use straightway_core::{
 };
 use straightway_sys::{FreeMemory, uring::DEPTH_MAX};
 
-use crate::{gds::GdsUse, track::Track};
+use crate::{gds::GdsUse, parallel, track::Track};
 
 pub use demand::Demand;
 
@@ -96,11 +96,10 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let cores = u32::try_from(cores).unwrap_or(1);
+        let cores = u32::try_from(parallel::cores(LANES_MAX as usize)).unwrap_or(LANES_MAX);
         Self {
             drive_lanes: 1,
-            cached_lanes: cores.min(LANES_MAX),
+            cached_lanes: cores,
             // One copies while the other waits for the drive: 3.1 GB/s, and 2.8 with one.
             ring_lanes: cores.min(2),
             depth: 16,

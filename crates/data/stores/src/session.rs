@@ -160,15 +160,21 @@ impl Session {
             return Ok(executor);
         }
         let executor = executor(usual, demand, None)?;
-        let oldest = (known.len() == KEPT_MAX).then(|| known.pop_front());
+        let oldest = if known.len() == KEPT_MAX {
+            known.pop_front()
+        } else {
+            None
+        };
         known.push_back(SharedExecutor {
             usual,
             demand,
             executor: executor.clone(),
         });
         drop(known);
-        // This waits for its lanes, which may hang with their drive.
-        let _ = std::thread::Builder::new().spawn(move || drop(oldest));
+        if let Some(oldest) = oldest {
+            // This waits for its lanes, which may hang with their drive.
+            let _ = std::thread::Builder::new().spawn(move || drop(oldest));
+        }
         Ok(executor)
     }
 }

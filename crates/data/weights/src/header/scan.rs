@@ -55,9 +55,15 @@ fn in_pieces(text: &Arc<String>, count: usize) -> Option<Header> {
 
 /// The place of the entries: all between the outer braces.
 fn body(text: &str) -> Option<Range<usize>> {
-    let end = text.trim_end_matches([' ', '\n', '\r', '\t']).len();
-    let is_object = text.starts_with('{') && end > 1 && text.as_bytes()[end - 1] == b'}';
-    is_object.then(|| 1..end - 1)
+    let mut bytes = text.as_bytes();
+    // Many writers fill a header up with spaces, to a page for example.
+    while let Some(before) = bytes.strip_suffix(&[b' '; 32]) {
+        bytes = before;
+    }
+    let is_space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+    let last = bytes.iter().rposition(|byte| !is_space(byte))?;
+    let is_object = last > 0 && bytes[0] == b'{' && bytes[last] == b'}';
+    is_object.then_some(1..last)
 }
 
 /// Cuts the entries into at most `count` pieces. Each but the first begins behind the comma after an entry: each piece
