@@ -20,7 +20,7 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, statat, symlinkat,
+        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, renameat, statat, symlinkat,
         unlinkat,
     },
     io::Errno,
@@ -166,26 +166,21 @@ impl FileDraft {
     }
 
     /// Commits several drafts in order: a reader that sees the last sees all. After an error, new names are removed
-    /// again.
+    /// again, unless another writer has replaced their files.
     pub(crate) fn commit_in_order(mut drafts: Vec<Self>) -> Result<()> {
         finish(&drafts)?;
         let last = drafts.pop();
         let mut new = Vec::new();
         let committed = Self::name_all(drafts, Some(&mut new)).and_then(|()| Self::name_all(last, Some(&mut new)));
         if committed.is_err() {
-            for (folder, name) in new {
-                let _ = unlinkat(&folder, name, AtFlags::empty());
-            }
+            new.iter().for_each(NewName::remove);
         }
         committed
     }
 
     /// Renames drafts, replacing files of the same names, and syncs their folders. Names that did not exist before are
     /// added to `new`.
-    fn name_all(
-        drafts: impl IntoIterator<Item = Self>,
-        mut new: Option<&mut Vec<(Arc<Folder>, OsString)>>,
-    ) -> Result<()> {
+    fn name_all(drafts: impl IntoIterator<Item = Self>, mut new: Option<&mut Vec<NewName>>) -> Result<()> {
         let mut folders = BTreeMap::new();
         // A file written in place has its name already.
         for mut draft in drafts.into_iter().filter(|draft| !draft.committed) {
@@ -196,10 +191,30 @@ impl FileDraft {
             draft.committed = true;
             folders.insert(folder.path().to_owned(), Arc::clone(&folder));
             if let Some(new) = new.as_mut().filter(|_| is_new) {
-                new.push((folder, name));
+                let file = Arc::clone(&draft.file);
+                new.push(NewName { folder, name, file });
             }
         }
         folders.values().try_for_each(|folder| folder.sync())
+    }
+}
+
+/// A name that a commit has given to a file, and that did not exist before.
+struct NewName {
+    folder: Arc<Folder>,
+    name: OsString,
+    file: Arc<File>,
+}
+
+impl NewName {
+    /// Removes it, if it is still the name of that file.
+    fn remove(&self) {
+        let named = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        let own = fstat(self.file.descriptor(IoPath::PageCache));
+        let inode = |stat: Stat| (stat.st_dev, stat.st_ino);
+        if named.is_ok_and(|named| own.is_ok_and(|own| inode(named) == inode(own))) {
+            let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
+        }
     }
 }
 
@@ -455,6 +470,20 @@ mod tests {
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
         assert_eq!(fs::read(&link).unwrap(), b"mine");
         assert!(!link.is_symlink());
+    }
+
+    #[test]
+    fn a_failed_commit_does_not_remove_what_another_writer_put_under_its_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let [ours, theirs] = ["ours", "theirs"].map(|name| folder.path().join(name));
+        let drafts = [&ours, &theirs].map(|path| FileDraft::new(path, 1).unwrap());
+        let mut new = Vec::new();
+        FileDraft::name_all(drafts, Some(&mut new)).unwrap();
+        let other = FileDraft::new(&theirs, 5).unwrap();
+        other.write_all_at(0, b"other").unwrap();
+        other.commit().unwrap();
+        new.iter().for_each(NewName::remove);
+        assert_eq!((ours.exists(), fs::read(&theirs).unwrap()), (false, b"other".to_vec()));
     }
 
     #[test]

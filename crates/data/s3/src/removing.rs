@@ -13,6 +13,7 @@ use crate::{
     bucket::{BucketRequest, RequestContent},
     refusal::header,
     s3::{PROBE, S3},
+    writing::NONCE,
     xml::{Contents, Deleted, ListBucketResult, OpenUpload, Uploads, escaped, parse},
 };
 
@@ -104,6 +105,17 @@ impl S3 {
             return Ok(true);
         }
         Ok(status.is_success())
+    }
+
+    /// Removes a key if its object was put with this nonce.
+    pub(crate) fn remove_own(&self, key: &str, name: &str, nonce: &str) -> Result<()> {
+        let headers = self.headers_of(key, name)?;
+        let own = headers.filter(|headers| header(headers, NONCE) == Some(nonce));
+        match own.as_ref().map(|headers| header(headers, "etag")) {
+            None => Ok(()),
+            Some(Some(tag)) => self.remove_version(key, name, tag).map(drop),
+            Some(None) => self.remove_key(key, name),
+        }
     }
 
     /// Removes objects and trees in order. Consecutive objects share a request.

@@ -114,8 +114,8 @@ impl UploadDraft {
         let Some(started) = &self.started else {
             self.is_over = true;
             let bytes = self.upload.take_buffered();
-            let on = Condition::Always;
-            return self.store.put_object(&self.key, self.name(), &bytes, &on).map(drop);
+            let put = (&*self.key, self.name(), &*bytes);
+            return self.store.put_as(&self.nonce, put, &Condition::Always).map(drop);
         };
         let parts = self.upload.finish()?;
         // Before the completion, while the own upload is still listed.
@@ -189,7 +189,8 @@ impl S3 {
     }
 }
 
-/// Commits drafts in order: the last one is the commit point. After an error the new objects are removed.
+/// Commits drafts in order: the last one is the commit point. After an error the new objects are removed, unless
+/// another writer has replaced them.
 pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
     let drafts = own(drafts)?;
     let mut is_new = vec![false; drafts.len()];
@@ -198,17 +199,18 @@ pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
         let looked = parallel::try_each(drafts[..drafts.len() - 1].iter(), COMMITTERS_MAX, UploadDraft::is_new)?;
         is_new[..looked.len()].copy_from_slice(&looked);
     }
-    let mut new: Vec<(S3, String, String)> = Vec::new();
+    let mut new: Vec<(S3, String, String, String)> = Vec::new();
     for (draft, is_new) in drafts.into_iter().zip(is_new) {
-        let (store, key, name) = (draft.store.clone(), draft.key.clone(), draft.name().to_owned());
+        let (store, key, nonce) = (draft.store.clone(), draft.key.clone(), draft.nonce.clone());
+        let name = draft.name().to_owned();
         if let Err(error) = draft.complete() {
-            for (store, key, name) in new {
-                let _ = store.remove_key(&key, &name);
+            for (store, key, name, nonce) in new {
+                let _ = store.remove_own(&key, &name, &nonce);
             }
             return Err(error);
         }
         if is_new {
-            new.push((store, key, name));
+            new.push((store, key, name, nonce));
         }
     }
     Ok(())

@@ -55,7 +55,7 @@ struct Put<'a> {
     key: &'a str,
     name: &'a str,
     bytes: &'a [u8],
-    nonce: String,
+    nonce: &'a str,
     /// The statuses that are not errors: 200, and those of a condition that does not hold.
     expected: &'a [u16],
 }
@@ -63,6 +63,12 @@ struct Put<'a> {
 impl S3 {
     /// Puts an object if the condition holds. Returns whether it did.
     pub(crate) fn put_object(&self, key: &str, name: &str, bytes: &[u8], on: &Condition) -> Result<bool> {
+        self.put_as(&fresh_nonce(), (key, name, bytes), on)
+    }
+
+    /// The same with a nonce, by which the caller can tell the object from those of other writers. The object is its
+    /// key, its name in errors and its bytes.
+    pub(crate) fn put_as(&self, nonce: &str, (key, name, bytes): (&str, &str, &[u8]), on: &Condition) -> Result<bool> {
         let condition: Option<(HeaderName, &str)> = match on {
             Condition::Always => None,
             Condition::IfAbsent => Some((IF_NONE_MATCH, "*")),
@@ -79,7 +85,7 @@ impl S3 {
             key,
             name,
             bytes,
-            nonce: fresh_nonce(),
+            nonce,
             expected,
         };
         if self.send_put(&put, condition.as_ref())? {
@@ -88,7 +94,7 @@ impl S3 {
         let Some(headers) = self.headers_of(key, name)? else {
             return Ok(false);
         };
-        if header(&headers, NONCE) == Some(&put.nonce) {
+        if header(&headers, NONCE) == Some(nonce) {
             return Ok(true);
         }
         // Ceph 16 compares the condition, with its quotes, to the tag without quotes: it refuses the version that is
@@ -96,7 +102,7 @@ impl S3 {
         match condition {
             Some((IF_MATCH, tag)) if header(&headers, "etag") == Some(tag) => {
                 let bare = (IF_MATCH, tag.trim_matches('"'));
-                Ok(self.send_put(&put, Some(&bare))? || self.is_own(key, name, &put.nonce)?)
+                Ok(self.send_put(&put, Some(&bare))? || self.is_own(key, name, nonce)?)
             }
             _ => Ok(false),
         }
@@ -110,7 +116,7 @@ impl S3 {
         let put_with = |expected: &[u16], has_sum: bool| {
             let needs_digest = if has_sum { needs_both } else { self.needs_digest(false) };
             let digest = needs_digest.then(|| BASE64_STANDARD.encode(Md5::digest(put.bytes)));
-            let mut headers = vec![(NONCE, put.nonce.as_str())];
+            let mut headers = vec![(NONCE, put.nonce)];
             headers.extend(digest.as_ref().map(|digest| (DIGEST, digest.as_str())));
             headers.extend(has_sum.then_some((SUM, sum.as_str())));
             let request = BucketRequest {

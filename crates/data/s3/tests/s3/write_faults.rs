@@ -1,6 +1,7 @@
 //! Writes through a proxy that injects faults: every object is complete or absent, and every result is true.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsStr,
     sync::{Arc, Mutex},
     time::Duration,
@@ -303,6 +304,46 @@ fn a_put_that_a_proxy_sent_twice_counts_as_won() {
     let put = || store.put(OsStr::new("step"), b"x", &on, Durability::Synced);
     assert!(put().unwrap(), "the object has the nonce of this put");
     assert!(!put().unwrap(), "the object has the nonce of another put");
+}
+
+#[test]
+fn a_failed_commit_does_not_remove_what_another_writer_put_under_its_names() {
+    const NONCE: &str = "x-amz-meta-straightway-nonce";
+    let objects = Arc::new(Mutex::new(BTreeMap::<String, String>::new()));
+    let stored = Arc::clone(&objects);
+    let server = Server::start(move |_, request: &ReceivedRequest| {
+        let mut stored = stored.lock().unwrap();
+        let key = request.target.rsplit('/').next().unwrap_or_default();
+        match request.method.as_str() {
+            "PUT" if request.target.contains("probe") => Reply::error(400, "BadDigest"),
+            "PUT" if key == "last" => {
+                stored.insert("theirs".to_owned(), "another".to_owned());
+                Reply::error(403, "AccessDenied")
+            }
+            "PUT" => {
+                stored.insert(key.to_owned(), request.header(NONCE).unwrap_or_default().to_owned());
+                Reply::new(200, &[("ETag", "\"x\"")], "")
+            }
+            "DELETE" => {
+                stored.remove(key);
+                Reply::new(204, &[], "")
+            }
+            _ => match stored.get(key) {
+                Some(nonce) => Reply::new(200, &[("ETag", "\"x\""), (NONCE, nonce)], ""),
+                None => Reply::error(404, "NoSuchKey"),
+            },
+        }
+    });
+    let store = store(&access(&server.url()));
+    let drafts = ["ours", "theirs", "last"].map(|name| {
+        let draft = store.create(OsStr::new(name), 1, &Like::Replaced).unwrap();
+        draft.write_all_at(0, b"x").unwrap();
+        draft
+    });
+    let error = store.commit(drafts.into(), CommitMode::InOrder).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let left: Vec<_> = objects.lock().unwrap().clone().into_iter().collect();
+    assert_eq!(left, [("theirs".to_owned(), "another".to_owned())]);
 }
 
 #[test]
