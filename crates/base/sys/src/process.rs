@@ -1,11 +1,11 @@
 //! Values and processes: a forked child shares neither the threads of its parent nor the values that depend on them.
 
 use std::{
-    mem, process,
+    fmt, mem, process,
     sync::{MutexGuard, OnceLock},
 };
 
-use straightway_core::Lock;
+use straightway_core::{Error, ErrorKind, Lock, Result};
 
 /// A process. A value that depends on threads, sockets or locks remembers the one that made it. The
 /// default one is no process.
@@ -21,6 +21,16 @@ impl Process {
     /// Whether it is the process that calls. It is not in a forked child.
     pub fn is_this(self) -> bool {
         self == Self::this()
+    }
+
+    /// Returns an error in a forked child: `target` depends on threads, locks or sockets that only its parent can use.
+    /// The remedy becomes the error's hint.
+    pub fn check(self, target: impl fmt::Display, remedy: &str) -> Result<()> {
+        if self.is_this() {
+            return Ok(());
+        }
+        let message = format!("it belongs to process {}, from which this one was forked", self.0);
+        Err(Error::new(ErrorKind::Invalid, "use", target, message).with_hint(remedy))
     }
 
     /// Its number.
@@ -115,5 +125,8 @@ mod tests {
         parent_s_lock.lock().0 = 2;
         assert_eq!(parent_s_lock.lock().0, 2);
         assert!(Process::this().is_this() && !Process(0).is_this());
+        Process::this().check("an executor", "make one").unwrap();
+        let error = Process(0).check("an executor", "make one").unwrap_err();
+        assert_eq!((error.kind(), error.hint()), (ErrorKind::Invalid, Some("make one")));
     }
 }

@@ -1,11 +1,16 @@
 //! The options of a job: route, progress and sync.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread,
+};
 
 use straightway_core::{Choice, Delivery, Portion, Receipt, Result};
 use straightway_sys::Region;
 
-use crate::{books::Books, inspect::Inspect, objects::Objects, progress::Progress};
+use crate::{inspect::Inspect, objects::Objects, progress::Progress};
 
 /// The options of a job. A [`Choice`] alone converts to one with that route.
 #[derive(Clone, Debug)]
@@ -54,13 +59,9 @@ type Function = dyn Fn(&Result<Receipt>) + Send + Sync;
 pub struct AtEnd(Arc<Function>);
 
 impl AtEnd {
-    /// Calls it with the receipt of these books, or with the error.
-    pub(crate) fn call(&self, outcome: &Result<Books>) {
-        let outcome = match outcome {
-            Ok(books) => Ok(books.receipt()),
-            Err(error) => Err(error.again()),
-        };
-        (self.0)(&outcome);
+    /// Calls it with the outcome. An error means that it panicked: its message is on stderr.
+    pub(crate) fn call(&self, outcome: &Result<Receipt>) -> thread::Result<()> {
+        catch_unwind(AssertUnwindSafe(|| (self.0)(outcome)))
     }
 }
 

@@ -1,9 +1,6 @@
 //! The accounts of one or more jobs, from which a receipt is made.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use straightway_core::{
     Direction, Leg, Rate, Reason, Receipt, Route,
@@ -11,53 +8,7 @@ use straightway_core::{
 };
 use straightway_sys::CpuTime;
 
-use crate::{job::Job, tally::Tally};
-
-/// The number of jobs of this process that were begun, and of those that are over.
-static BEGUN: AtomicU64 = AtomicU64::new(0);
-static OVER: AtomicU64 = AtomicU64::new(0);
-
-/// Guard that counts a job of this process while it runs.
-#[derive(Debug)]
-pub(crate) struct Running(());
-
-impl Running {
-    pub(crate) fn begin() -> Self {
-        BEGUN.fetch_add(1, Ordering::Relaxed);
-        Self(())
-    }
-
-    /// The number of running jobs.
-    pub(crate) fn count() -> u64 {
-        let over = OVER.load(Ordering::Relaxed);
-        BEGUN.load(Ordering::Relaxed).saturating_sub(over)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        OVER.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// The clocks at the start of a job or a command.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Opening {
-    start: Instant,
-    cpu: CpuTime,
-    /// The number of jobs that were over at that time.
-    over: u64,
-}
-
-impl Opening {
-    pub(crate) fn now() -> Self {
-        Self {
-            cpu: CpuTime::of_process(),
-            over: OVER.load(Ordering::Relaxed),
-            start: Instant::now(),
-        }
-    }
-}
+use crate::{job::Job, opening::Opening, tally::Tally};
 
 /// The sum of all jobs since the books were opened.
 #[derive(Debug)]
@@ -219,9 +170,9 @@ impl Books {
 
     fn closing(&self) -> Closing {
         self.sealed.unwrap_or_else(|| Closing {
-            seconds: self.opening.start.elapsed().as_secs_f64(),
-            cpu: CpuTime::of_process() - self.opening.cpu,
-            is_shared: BEGUN.load(Ordering::Relaxed) > self.opening.over + self.jobs,
+            seconds: self.opening.elapsed().as_secs_f64(),
+            cpu: self.opening.cpu_time(),
+            is_shared: self.opening.jobs_since() > self.jobs,
         })
     }
 

@@ -6,10 +6,7 @@
 use straightway_core::Leg;
 use straightway_sys::cufile::Counters;
 
-use crate::{
-    books::Books,
-    gds::{self, Proof},
-};
+use crate::gds::{self, Proof};
 
 /// The mechanism of a job while it runs.
 #[derive(Debug)]
@@ -35,14 +32,6 @@ impl DirectPath {
         match self {
             Self::CuFile(lease) => lease.session.proof_since(counted, leg),
             Self::Compared => Proof::Compared,
-        }
-    }
-
-    /// Adds its costs to the books.
-    pub(crate) fn enter(&self, books: &mut Books) {
-        if let Self::CuFile(lease) = self {
-            books.register(lease.registration_s);
-            books.name("cuFile");
         }
     }
 }

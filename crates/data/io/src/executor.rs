@@ -5,13 +5,13 @@
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
-use straightway_core::{Choice, Class, Direction, Error, ErrorKind, Extent, Lock, Move, Place, Plan, Result, Share};
+use straightway_core::{Choice, Class, Direction, Extent, Lock, Move, Place, Plan, Result, Share};
 use straightway_sys::{Process, Region, cuda::Context};
 
 use crate::{
     ask::{Ask, Checked},
     board::Posted,
-    books::{Books, Running},
+    books::Books,
     completion::Completion,
     crew::{Crew, RingSpaces},
     direct_path::DirectPath,
@@ -23,6 +23,7 @@ use crate::{
     },
     learning::{Learning, Method, WorkKind},
     objects::Objects,
+    opening::Running,
     parts::{ExecutorParts, Outfit},
     scattered::Scattered,
     settings::Settings,
@@ -272,7 +273,7 @@ impl Executor {
             running: Running::begin(),
             completion,
         };
-        let (finishers, is_own) = (Arc::clone(&self.lanes.finishers), self.lanes.is_own());
+        let (finishers, is_own) = (Arc::clone(&self.lanes.finishers), self.lanes.process.is_this());
         let tallies = Tallies::new(move |lanes| match finish.waits_on().filter(|_| is_own) {
             None => finish.run(lanes),
             // Without a thread it is done here.
@@ -329,7 +330,8 @@ impl Executor {
 
     /// The crew for a store, a track and a place; `context` is that of the GPU, if the place is one.
     fn crew(&self, store: &Arc<dyn Store>, track: Track, place: Place, context: Option<&Context>) -> Result<Arc<Crew>> {
-        self.lanes.check_own()?;
+        // In a forked child, locks may be held by threads that only its parent has.
+        self.lanes.process.check("an executor", "make one in the child")?;
         let Lanes {
             outfit, crews, traffic, ..
         } = &*self.lanes;
@@ -355,27 +357,9 @@ impl Executor {
     }
 }
 
-impl Lanes {
-    fn is_own(&self) -> bool {
-        self.process.is_this()
-    }
-
-    /// Returns an error in a forked child. Locks may be held there by threads that only its parent has.
-    fn check_own(&self) -> Result<()> {
-        if self.is_own() {
-            return Ok(());
-        }
-        let message = format!(
-            "its lanes are threads of process {}, from which this one was forked",
-            self.process.number()
-        );
-        Err(Error::new(ErrorKind::Invalid, "use", "an executor", message).with_hint("make one in the child"))
-    }
-}
-
 impl Drop for Lanes {
     fn drop(&mut self) {
-        if !self.is_own() {
+        if !self.process.is_this() {
             // Dropping them would wait for threads, or for locks of threads, that this process does not have.
             let crews = self.crews.get_mut();
             std::mem::forget((std::mem::take(crews), Arc::clone(&self.finishers)));

@@ -14,15 +14,8 @@ use straightway_core::{Direction, Error, ErrorKind, Rate, Result};
 use straightway_sys::{File, cufile::Counters};
 
 use crate::{
-    ask::AtEnd,
-    books::{Books, Running},
-    completion::Completion,
-    direct_path::DirectPath,
-    handle::Handle,
-    job::Job,
-    request::Op,
-    tally::Tally,
-    threads::ThreadLimits,
+    ask::AtEnd, books::Books, completion::Completion, direct_path::DirectPath, handle::Handle, job::Job,
+    opening::Running, request::Op, tally::Tally, threads::ThreadLimits,
 };
 
 /// The threads of an executor that finish jobs. If four file systems or services hang, a fifth is still served. A
@@ -107,7 +100,8 @@ impl Finish {
         let settled = catch_unwind(AssertUnwindSafe(|| settle(&job, lanes, counted, limit, earlier)));
         let mut outcome = settled.unwrap_or_else(|_| panicked("its end panicked"));
         if let Some(at_end) = &at_end {
-            let called = catch_unwind(AssertUnwindSafe(|| at_end.call(&outcome)));
+            let receipt = outcome.as_ref().map(Books::receipt).map_err(Error::again);
+            let called = at_end.call(&receipt);
             outcome = called.map_or_else(|_| panicked("its completion function panicked"), |()| outcome);
         }
         // Whoever learns of the end finds the memory of the job unused.
@@ -133,7 +127,10 @@ fn settle(
             job.check_route(proof)?;
             lanes.attribute(leg, proof);
         }
-        direct_path.enter(&mut books);
+        if let DirectPath::CuFile(lease) = direct_path {
+            books.register(lease.registration_s);
+            books.name("cuFile");
+        }
     }
     check_all_moved(job, lanes.as_ref())?;
     let began = Instant::now();

@@ -14,12 +14,12 @@ use straightway_sys::Region;
 
 use crate::{
     ask::Ask,
-    books::Opening,
     direct_path::DirectPath,
     gds::Proof,
     inspect::Inspect,
     learning::{Method, WorkKind},
     objects::Objects,
+    opening::Opening,
     progress::Progress,
     scattered::Scattered,
     stage::Regions,

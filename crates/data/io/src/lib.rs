@@ -23,6 +23,7 @@ mod job;
 mod lane;
 pub mod learning;
 pub mod objects;
+mod opening;
 pub mod parallel;
 pub mod parts;
 pub mod peer;

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use straightway_core::{Error, ErrorKind, Receipt, Result};
+use straightway_core::{Receipt, Result};
 use straightway_sys::{Event, Process};
 
 use crate::{books::Books, completion::Completion};
@@ -106,15 +106,8 @@ impl Ticket {
     }
 
     fn check_own(&self) -> Result<()> {
-        if self.is_own() {
-            return Ok(());
-        }
-        let message = format!(
-            "it belongs to process {}, from which this one was forked",
-            self.process.number()
-        );
-        Err(Error::new(ErrorKind::Invalid, "wait for", "a transfer", message)
-            .with_hint("make an executor in the child, and begin the transfer there"))
+        let remedy = "make an executor in the child, and begin the transfer there";
+        self.process.check("a transfer", remedy)
     }
 }
 

@@ -5,19 +5,17 @@
 //! If the second method is clearly faster already, there are no further runs. The bytes of the trial belong to the
 //! transfer, and its receipt names the routes of all.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::Instant,
-};
+use std::time::Instant;
 
-use straightway_core::{Choice, Class, Extent, Move, Result, extent::down};
+use straightway_core::{Choice, Class, Error, Extent, Move, Result, extent::down};
 
 use super::Executor;
 use crate::{
-    ask::{Ask, AtEnd},
-    books::{Books, Running},
+    ask::Ask,
+    books::Books,
     job::Job,
     learning::{Learning, Method, WorkKind},
+    opening::Running,
     ticket::Ticket,
 };
 
@@ -73,12 +71,12 @@ impl Executor {
             at_end: None,
             ..ask.clone()
         };
-        let stopped = |error| {
-            let outcome = Err(error);
-            // A panic of the caller's function must not reach the caller of this one; its message is on stderr.
-            let call = |at_end: &AtEnd| drop(catch_unwind(AssertUnwindSafe(|| at_end.call(&outcome))));
-            ask.at_end.iter().for_each(call);
-            Ok(Ticket::ended(outcome))
+        let stopped = |error: Error| {
+            if let Some(at_end) = &ask.at_end {
+                // A panic of the caller's function must not reach the caller of this one.
+                let _ = at_end.call(&Err(error.again()));
+            }
+            Ok(Ticket::ended(Err(error)))
         };
         let make_one = |moves, method| make(moves, method, asked.clone());
         // Makes the lanes, which both methods use, and the rings of those that need them.

@@ -10,11 +10,11 @@ use straightway_sys::{File, Region};
 use super::Job;
 use crate::{
     ask::{Ask, Checked},
-    books::Opening,
     direct_path::DirectPath,
     handle::Handle,
     learning::Method,
     objects::Objects,
+    opening::Opening,
     parts::Outfit,
     peer::{FirstExtent, only_files},
     scattered::Scattered,

@@ -59,12 +59,7 @@ impl Subsystem {
     /// Returns an error in a child of the process that made the connections. Both would send commands on the same
     /// sockets, and could take each other's responses.
     pub(crate) fn check_own(&self, target: impl fmt::Display) -> Result<()> {
-        if self.is_own() {
-            return Ok(());
-        }
-        let why = "it was opened before this process was forked";
-        let error = Error::new(ErrorKind::Invalid, "use", target, why);
-        Err(error.with_hint("open it again in this process"))
+        self.process.check(target, "open it again in this process")
     }
 
     /// The error if no path is connected.
