@@ -9,7 +9,7 @@ export CARGO_TERM_COLOR ?= auto
 PARTS = $(CACHE)/parts
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
-.PHONY: demo test audit test-rgw check docs build wheel release setup claim bench bench-planner bench-weights clean
+.PHONY: demo test audit test-rgw check docs site build wheel release setup claim bench bench-planner bench-weights clean
 
 ## Builds the program, then moves real data and shows the receipts: about a minute after the build.
 demo: build
@@ -26,6 +26,7 @@ test: setup claim
 	tools/part "$(PARTS)" "Rust: build" cargo test -q --workspace --no-run
 	tools/part "$(PARTS)" "Rust: tests" tools/test
 	tools/part "$(PARTS)" "Python: build, types and tests" tools/test-python "$(CACHE)"
+	tools/part "$(PARTS)" "documentation site" tools/site "$(CACHE)"
 	@tools/part "$(PARTS)"
 
 ## Checks the dependencies with cargo-deny: licences, bans, sources and known advisories. It installs cargo-deny if it is
@@ -41,15 +42,23 @@ test-rgw: claim
 	tools/rgw sh -c 'cargo test -q -p straightway-s3 --test s3 && cargo test -q -p straightway-io --test conformance s3 \
 		&& cargo test -q -p straightway-checkpoint --test checkpoint s3' || [ $$? = 77 ]
 
-## For the inner loop: formatting, lints and the quick tests.
+## For the inner loop: formatting, lints, the quick tests, and those of the command, of the documents and of the tables that
+## Python repeats (`tidy`).
 check: claim
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test -q -p straightway-core -p straightway-sys -p straightway-io -p straightway-copy -p straightway-weights -p straightway-checkpoint
+	cargo test -q -p straightway-cli --lib --test cli --test docs --test doctor --test plan
+	cargo test -q -p straightway --test tidy
 
-## Writes the generated pages of docs/.
+## Writes the generated pages of docs/: the doctor's checks and the command reference.
 docs: build
 	"$(STRAIGHTWAY)" doctor --checks >docs/doctor.md
+	tools/command-reference "$(STRAIGHTWAY)" >docs/commands.md
+
+## Builds docs/ as a site into dist/site, with every link checked.
+site:
+	tools/site "$(CACHE)" dist/site
 
 build: claim
 	cargo build --release -p straightway-cli

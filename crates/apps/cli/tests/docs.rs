@@ -1,14 +1,19 @@
-//! Every `straightway …` command in the README and the guides is run, and must print the output shown below it.
+//! Every command in the README and the guides is run by a shell, and must print the output shown below it.
 //!
 //! In a fence marked `console`, a line that starts with `$ ` is a command, `? N` its exit code (default 0), and the
 //! rest its output, in which a line of `...` or `…` matches any number of lines. A fence marked `sh` has only commands.
 //! A fence whose info string contains `no-run:` is left out; the reason after it is printed, and the fence is counted.
+//! One with `needs-s3` runs against the S3 server of the tests, which has a bucket `models`. The examples of a page share
+//! a folder.
 
 use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    thread,
 };
+
+use straightway_lab::S3Server;
 
 /// A command and its expected result.
 #[derive(Debug, Default)]
@@ -18,6 +23,8 @@ struct Example {
     command: String,
     code: i32,
     output: Vec<String>,
+    /// Whether it needs the S3 server.
+    needs_s3: bool,
     /// Why it is not run.
     left_out: Option<String>,
 }
@@ -27,10 +34,16 @@ fn every_command_in_the_guides_runs_and_prints_what_they_say() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let examples: Vec<Example> = pages(&root).iter().flat_map(|page| read(page)).collect();
     let (left_out, run): (Vec<_>, Vec<_>) = examples.iter().partition(|e| e.left_out.is_some());
-    assert!(run.len() >= 20, "only {} commands were found", run.len());
-    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the files");
-    furnish(place.path());
-    let wrong: Vec<String> = run.iter().filter_map(|e| check(e, place.path())).collect();
+    assert!(run.len() >= 60, "only {} commands were found", run.len());
+    // Pages do not depend on each other.
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let pages = run.chunk_by(|a, b| a.page == b.page);
+        let pages: Vec<_> = pages.map(|page| scope.spawn(|| check_page(page))).collect();
+        pages
+            .into_iter()
+            .flat_map(|page| page.join().expect("no panic"))
+            .collect()
+    });
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     for example in &left_out {
         let why = example.left_out.as_deref().unwrap_or_default();
@@ -48,6 +61,13 @@ fn pages(root: &Path) -> Vec<PathBuf> {
     pages.push(root.join("README.md"));
     pages.sort();
     pages
+}
+
+/// Runs the examples of a page, in a folder of their own. Returns what is wrong with them.
+fn check_page(examples: &[&Example]) -> Vec<String> {
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the files");
+    furnish(place.path());
+    examples.iter().filter_map(|e| check(e, place.path())).collect()
 }
 
 /// The files that the examples copy and load.
@@ -97,7 +117,7 @@ fn read(page: &Path) -> Vec<Example> {
         let language = info.split(' ').next().unwrap_or_default();
         let command = match language {
             "console" => text.strip_prefix("$ "),
-            "sh" => text.starts_with("straightway ").then_some(text),
+            "sh" => Some(text).filter(|text| !text.is_empty() && !text.starts_with('#')),
             _ => continue,
         };
         if let Some(command) = command {
@@ -105,6 +125,7 @@ fn read(page: &Path) -> Vec<Example> {
                 page: page.file_name().unwrap_or_default().to_string_lossy().into(),
                 line,
                 command: command.split(" #").next().unwrap_or_default().trim().to_owned(),
+                needs_s3: info.contains("needs-s3"),
                 left_out: info.split_once("no-run:").map(|(_, why)| why.trim().to_owned()),
                 ..Example::default()
             });
@@ -121,20 +142,28 @@ fn read(page: &Path) -> Vec<Example> {
 /// Runs an example. Returns what is wrong with it.
 fn check(example: &Example, place: &Path) -> Option<String> {
     let at = format!("{}:{}: {}", example.page, example.line, example.command);
-    let (command, file) = match example.command.split_once(" > ") {
-        Some((command, file)) => (command, Some(file)),
-        None => (example.command.as_str(), None),
-    };
-    let mut words = words(command).into_iter();
-    assert_eq!(words.next().as_deref(), Some("straightway"), "{at}");
-    let ran = Command::new(env!("CARGO_BIN_EXE_straightway"))
-        .args(words)
+    let program = Path::new(env!("CARGO_BIN_EXE_straightway"));
+    let folders = program.parent().into_iter().map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(folders.chain(std::env::split_paths(&path))).expect("folders without colons");
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", &example.command])
         .current_dir(place)
+        .env("PATH", path)
         .env("NO_COLOR", "1")
         // Uses no profile of this machine, and leaves none behind.
-        .env("XDG_STATE_HOME", place.join("state"))
-        .output()
-        .expect("the binary was built for this test");
+        .env("XDG_STATE_HOME", place.join("state"));
+    if example.needs_s3 {
+        // Without the server, the reason is printed.
+        let server = S3Server::shared()?;
+        server.make_bucket("models", &[]);
+        shell
+            .env("AWS_ENDPOINT_URL_S3", server.url())
+            .env("AWS_ACCESS_KEY_ID", S3Server::ACCESS_KEY_ID)
+            .env("AWS_SECRET_ACCESS_KEY", S3Server::SECRET_ACCESS_KEY);
+    }
+    let ran = shell.output().expect("a shell");
     let [out, talk] = [&ran.stdout, &ran.stderr].map(|text| String::from_utf8_lossy(text));
     if ran.status.code() != Some(example.code) {
         return Some(format!(
@@ -143,29 +172,11 @@ fn check(example: &Example, place: &Path) -> Option<String> {
             example.code
         ));
     }
-    if let Some(file) = file {
-        fs::write(place.join(file), &ran.stdout).expect("room for a file");
-    }
     // An error prints nothing to stdout.
     let printed = if example.code == 2 { &talk } else { &out };
     let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
     let missed = first_missed(&example.output, &printed)?;
     Some(format!("{at}\ndoes not print\n{missed}\nbut\n{}", printed.join("\n")))
-}
-
-/// Splits a command into words, with quotes.
-fn words(command: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut quoted = false;
-    for letter in command.chars() {
-        match letter {
-            '\'' => quoted = !quoted,
-            ' ' if !quoted => words.push(String::new()),
-            _ => words.last_mut().expect("there is always one").push(letter),
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
 }
 
 /// The first block of expected lines that was not printed in order. Lines of dots match any others.
@@ -193,4 +204,20 @@ fn first_missed(told: &[String], printed: &[&str]) -> Option<String> {
     let ends_open = told.last().is_some_and(is_gap);
     let rest = printed[from..].iter().any(|line| !line.is_empty());
     (rest && !ends_open).then(|| "nothing more".to_owned())
+}
+
+#[test]
+fn the_command_reference_is_that_of_this_program() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let written = Command::new(root.join("tools/command-reference"))
+        .arg(env!("CARGO_BIN_EXE_straightway"))
+        .output()
+        .expect("python3");
+    let talk = String::from_utf8_lossy(&written.stderr);
+    assert!(written.status.success(), "{talk}");
+    let page = fs::read(root.join("docs/commands.md")).expect("a readable page");
+    assert!(
+        written.stdout == page,
+        "docs/commands.md is out of date: run `make docs`"
+    );
 }

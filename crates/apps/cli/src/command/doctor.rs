@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
         print_coloured(&diagnosis.text(&style))?;
     }
     if let Some(file) = bundle {
-        let bundle = examination.bundle(&file, args.bundle.keep_names)?;
+        let bundle = examination.bundle(&file, args.bundle.keep_names);
         say(file.finish(&bundle)?.trim_end());
     }
     Ok(ExitCode::from(u8::from(diagnosis.verdict != DoctorVerdict::Direct)))
@@ -134,8 +134,8 @@ struct Examination {
 }
 
 impl Examination {
-    fn bundle(&self, file: &BundleFile, keep_names: bool) -> anyhow::Result<Bundle> {
-        Ok(Bundle::of(&BundleRequest {
+    fn bundle(&self, file: &BundleFile, keep_names: bool) -> Bundle {
+        Bundle::of(&BundleRequest {
             root: &self.root,
             environment: &self.environment,
             diagnosis: &self.diagnosis,
@@ -143,7 +143,7 @@ impl Examination {
             receipts: &file.receipts,
             version: env!("CARGO_PKG_VERSION"),
             keep_names,
-        })?)
+        })
     }
 }
 

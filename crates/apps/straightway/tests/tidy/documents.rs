@@ -1,10 +1,10 @@
 //! Documents: they exist, their links are valid, and they name every field of a receipt.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use crate::{
     assert_none,
-    files::{files, root},
+    files::{files, has_extension, root},
 };
 
 #[test]
@@ -17,6 +17,9 @@ fn standard_files_exist() {
         "LICENSE-APACHE",
         "deny.toml",
         "Cargo.lock",
+        "Containerfile",
+        "mkdocs.yml",
+        "docs/README.md",
         "docs/architecture.md",
         "docs/receipt.md",
         "docs/security.md",
@@ -33,10 +36,7 @@ fn standard_files_exist() {
 #[test]
 fn links_in_the_documents_are_valid() {
     let mut complaints = Vec::new();
-    for file in files()
-        .into_iter()
-        .filter(|f| Path::new(f).extension().is_some_and(|e| e == "md"))
-    {
+    for file in files().into_iter().filter(|f| has_extension(f, "md")) {
         let Ok(text) = fs::read_to_string(root().join(&file)) else {
             continue;
         };
@@ -83,4 +83,39 @@ fn the_store_in_the_guide_is_the_tested_one_and_short() {
     let is_code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
     let lines = store.lines().filter(is_code).count();
     assert!(lines < 200, "{lines} lines of code");
+}
+
+#[test]
+fn the_files_in_the_table_of_changes_exist() {
+    let guide = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let table = guide.split("| to change | edit | then |").nth(1).unwrap();
+    let rows = table.lines().skip(1).take_while(|line| line.starts_with('|')).skip(1);
+    let rows: Vec<_> = rows.collect();
+    assert!(rows.len() >= 10, "{rows:?}");
+    let words = rows.iter().flat_map(|row| row.split('`').skip(1).step_by(2));
+    // A path has a slash and no blank; the rest are commands and names.
+    let paths = words.filter(|word| word.contains('/') && !word.contains(' '));
+    let missing = paths.filter(|path| !root().join(path).exists());
+    assert_none(
+        &missing
+            .map(|path| format!("CONTRIBUTING.md: {path}"))
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn the_readme_names_the_version() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(readme.contains(&format!("version {version}")), "{version}");
+}
+
+#[test]
+fn every_page_is_in_the_navigation_of_the_site() {
+    let navigation = fs::read_to_string(root().join("mkdocs.yml")).unwrap();
+    let pages = files()
+        .into_iter()
+        .filter_map(|file| Some(file.strip_prefix("docs/")?.to_owned()));
+    let missing = pages.filter(|page| has_extension(page, "md") && !navigation.contains(&format!(": {page}\n")));
+    assert_none(&missing.collect::<Vec<_>>());
 }

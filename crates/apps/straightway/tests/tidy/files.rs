@@ -44,7 +44,11 @@ fn walk(folder: &Path, prefix: &str) -> Vec<String> {
 }
 
 pub(crate) fn is_rust(file: &str) -> bool {
-    Path::new(file).extension().is_some_and(|e| e == "rs")
+    has_extension(file, "rs")
+}
+
+pub(crate) fn has_extension(file: &str, extension: &str) -> bool {
+    Path::new(file).extension().is_some_and(|e| e == extension)
 }
 
 pub(crate) fn sources() -> impl Iterator<Item = (String, String)> {

@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod code;
+mod configuration;
 mod dependencies;
 mod documents;
+mod dtypes;
 mod files;
 mod licences;
 mod wings;

@@ -108,88 +108,29 @@ pub fn counters(root: &Root) -> Option<String> {
 
 impl Bundle {
     /// Collects the files of a bundle.
-    pub fn of(request: &BundleRequest<'_>) -> Result<Self> {
-        let BundleRequest {
-            root,
-            environment,
-            diagnosis,
-            receipts,
-            keep_names,
-            ..
-        } = *request;
-        let mask = if keep_names {
+    pub fn of(request: &BundleRequest<'_>) -> Self {
+        let mask = if request.keep_names {
             Mask::secrets()
         } else {
-            Mask::of(root, environment)
+            Mask::of(request.root, request.environment)
         };
-        let mut files = Collection {
+        let mut collection = Collection {
             mask,
             files: Vec::new(),
         };
-        let style = Style {
-            verbose: true,
-            colour: false,
-            width: WIDTH,
-        };
-        files.add(
-            "verdict.txt",
-            "the doctor's verdict, with every check",
-            &diagnosis.text(&style),
-        );
-        let json = serde_json::to_string_pretty(diagnosis).expect("a diagnosis is plain data");
-        files.add(
-            "diagnosis.json",
-            "the same, with the live transfers, for programs",
-            &json,
-        );
-        files.add(
-            "versions.txt",
-            "versions: kernel, driver, nvidia-fs, cuFile, CUDA, OFED",
-            &versions(request),
-        );
-        files.add(
-            "environment.txt",
-            "the variables that cuFile, CUDA and Straightway read",
-            &variables(environment),
-        );
-        for (number, receipt) in (1..=RECEIPTS_MAX).zip(receipts) {
-            files.add(&format!("receipt-{number}.json"), "a receipt that was given", receipt);
-        }
-        files.add_some(
-            "nvidia-fs-stats-before.txt",
-            "nvidia-fs's counters before the live transfer",
-            request.counters_before,
-        );
-        files.add_some(
-            "nvidia-fs-stats-after.txt",
-            "nvidia-fs's counters after it",
-            counters(root).as_deref(),
-        );
+        collection.add_diagnosis(request);
+        collection.add_cufile(request);
         for (name, path, what) in FILES {
-            files.add_some(name, what, root.text(path).as_deref());
+            collection.add_some(name, what, request.root.text(path).as_deref());
         }
-        let config = Cufile::read(root, environment).config;
-        files.add_some(
-            "cufile.json",
-            "cuFile's configuration",
-            root.text(&config.path).as_deref(),
-        );
-        let folder = config.setting("logging.dir").and_then(|folder| folder.as_str());
-        files.add_some(
-            "cufile.log",
-            "the end of cuFile's latest log",
-            log(root, folder).as_deref(),
-        );
-        let list = read_me(&files.files, keep_names);
-        files.files.insert(
-            0,
-            BundledFile {
-                name: "README.txt".to_owned(),
-                what: "this list",
-                text: list,
-            },
-        );
-        Ok(Self { files: files.files })
+        let mut files = collection.files;
+        let list = BundledFile {
+            name: "README.txt".to_owned(),
+            what: "this list",
+            text: read_me(&files, request.keep_names),
+        };
+        files.insert(0, list);
+        Self { files }
     }
 
     /// The files.
@@ -242,6 +183,66 @@ struct Collection {
 }
 
 impl Collection {
+    /// Adds what the doctor found, and the versions of what it examined.
+    fn add_diagnosis(&mut self, request: &BundleRequest<'_>) {
+        let style = Style {
+            verbose: true,
+            colour: false,
+            width: WIDTH,
+        };
+        let json = serde_json::to_string_pretty(request.diagnosis).expect("a diagnosis is plain data");
+        for (name, what, text) in [
+            (
+                "verdict.txt",
+                "the doctor's verdict, with every check",
+                request.diagnosis.text(&style),
+            ),
+            (
+                "diagnosis.json",
+                "the same, with the live transfers, for programs",
+                json,
+            ),
+            (
+                "versions.txt",
+                "versions: kernel, driver, nvidia-fs, cuFile, CUDA, OFED",
+                versions(request),
+            ),
+            (
+                "environment.txt",
+                "the variables that cuFile, CUDA and Straightway read",
+                variables(request.environment),
+            ),
+        ] {
+            self.add(name, what, &text);
+        }
+        for (number, receipt) in (1..=RECEIPTS_MAX).zip(request.receipts) {
+            self.add(&format!("receipt-{number}.json"), "a receipt that was given", receipt);
+        }
+    }
+
+    /// Adds cuFile's counters, configuration and log.
+    fn add_cufile(&mut self, request: &BundleRequest<'_>) {
+        let root = request.root;
+        let config = Cufile::read(root, request.environment).config;
+        let folder = config.setting("logging.dir").and_then(|folder| folder.as_str());
+        for (name, what, text) in [
+            (
+                "nvidia-fs-stats-before.txt",
+                "nvidia-fs's counters before the live transfer",
+                request.counters_before.map(str::to_owned),
+            ),
+            (
+                "nvidia-fs-stats-after.txt",
+                "nvidia-fs's counters after it",
+                counters(root),
+            ),
+            ("cufile.json", "cuFile's configuration", root.text(&config.path)),
+            ("cufile.log", "the end of cuFile's latest log", log(root, folder)),
+        ] {
+            self.add_some(name, what, text.as_deref());
+        }
+    }
+
     fn add(&mut self, name: &str, what: &'static str, text: &str) {
         let text = self.mask.apply(end_of(text));
         self.files.push(BundledFile {
@@ -442,7 +443,7 @@ mod tests {
             version: "9.9",
             keep_names,
         });
-        let archive = bundle.unwrap().archive().unwrap();
+        let archive = bundle.archive().unwrap();
         assert!(archive.starts_with(&Bundle::mark()));
         unpacked(&archive)
     }
