@@ -5,6 +5,7 @@
 //! page cache, other pages around it.
 
 mod cached;
+mod in_place;
 mod unchanged;
 
 use std::{

@@ -20,7 +20,7 @@ use crate::{
     cuda::{Context, DeviceMemory, Driver, Owner},
     cufile::CufileRegistration,
     memory::HostMemory,
-    shared,
+    shared::{self, folded::Folded},
     slot::Slot,
     streaming,
 };
@@ -400,6 +400,25 @@ impl Window {
         let target = &mut slot.as_mut_slice()[to..][..self.bytes];
         // SAFETY: as in `fill_from`, the other way round.
         unsafe { shared::copy(target.as_mut_ptr(), self.pointer(), self.bytes) }
+    }
+
+    /// Copies the window of a host region to `target`, which must be as long.
+    ///
+    /// # Panics
+    ///
+    /// If it is not.
+    pub fn copy_to(&self, target: &mut [u8]) {
+        assert_eq!(target.len(), self.bytes, "a window is copied whole");
+        // SAFETY: as in `spill_into`.
+        unsafe { shared::copy(target.as_mut_ptr(), self.pointer(), self.bytes) }
+    }
+
+    /// A short form of the window of a host region with the same CRC-64/NVME; `None` if this CPU cannot compute it.
+    /// Bytes that others write meanwhile may or may not be in it.
+    pub fn folded(&self) -> Option<Folded> {
+        // SAFETY: the range is in bounds. No reference to the region's bytes exists while windows do, and the fold allows
+        // a race (see the type).
+        unsafe { Folded::of(self.pointer(), self.bytes) }
     }
 
     /// The address of a host region's window. Calling it for GPU memory, which the CPU cannot access, is a bug.

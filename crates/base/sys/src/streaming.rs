@@ -5,8 +5,8 @@
 //! cores; `pread` moved 10.
 //!
 //! A mapped file may shrink while it is read. The kernel then sends SIGBUS, which kills the process. The
-//! signal handler here recognises a fault inside this copy and makes the copy return false. Other faults
-//! go to the previous handler.
+//! signal handler here recognises a fault inside this copy and makes the copy return false. It does the same for
+//! accesses to [`SharedWords`](crate::SharedWords). Other faults go to the previous handler.
 
 use std::sync::OnceLock;
 
@@ -142,6 +142,10 @@ mod arch {
         let at = &mut registers[libc::REG_RIP as usize];
         if (begin..end).contains(at) {
             *at = straightway_streaming_fault as *const () as i64;
+            return;
+        }
+        if let Some(resumed) = crate::shared_words::resume(*at) {
+            *at = resumed;
             return;
         }
         forward(signal, info, context);
