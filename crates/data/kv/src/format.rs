@@ -52,6 +52,9 @@ pub(crate) const TICK: usize = 256;
 /// The word of the superblock that counts publications, of all processes.
 pub(crate) const BELL: usize = 257;
 
+/// The word of the superblock that counts journals that were formatted.
+pub(crate) const FORMATTED: usize = 258;
+
 /// The word of a journal's header that counts the publications in its segment.
 pub(crate) const PUBLISHED: usize = 256;
 
