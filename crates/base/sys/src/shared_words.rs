@@ -141,7 +141,10 @@ mod tests {
             shared(&file, 512, WordAccess::Read),
         );
         assert!(one.store(511, 7));
-        assert_eq!((other.load(511), one.add(511, 5), other.load(511)), (Some(7), Some(7), Some(12)));
+        assert_eq!(
+            (other.load(511), one.add(511, 5), other.load(511)),
+            (Some(7), Some(7), Some(12))
+        );
         assert!(!other.store(511, 1) && other.add(511, 1).is_none());
         let mut bytes = [0; 8];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 511 * 8).unwrap();

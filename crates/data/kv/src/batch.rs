@@ -146,7 +146,10 @@ impl Running {
         let slowest = |a: Percentiles, b: Percentiles| if b.p99_us > a.p99_us { b } else { a };
         let latencies = gathered.receipts.iter().map(|receipt| receipt.latency.storage);
         let mut warnings = gathered.warnings;
-        let more = gathered.receipts.iter().flat_map(|receipt| receipt.warnings.iter().cloned());
+        let more = gathered
+            .receipts
+            .iter()
+            .flat_map(|receipt| receipt.warnings.iter().cloned());
         warnings.extend(more.take(WARNINGS_MAX));
         warnings.dedup();
         let receipt = KvReceipt {

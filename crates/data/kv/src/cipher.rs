@@ -111,7 +111,10 @@ impl Cipher {
         let mut nonce = [0; NONCE_LEN];
         fill_random(&mut nonce).map_err(|e| Error::os("draw", "a nonce", e))?;
         let (unique, aad) = (Nonce::assume_unique_for_key(nonce), Aad::from(binding.bytes()));
-        let tag = self.key.seal_in_place_separate_tag(unique, aad, chunk).map_err(failed)?;
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(unique, aad, chunk)
+            .map_err(failed)?;
         Ok(Proof::Sealed {
             key_number: self.number,
             nonce,
@@ -120,7 +123,14 @@ impl Cipher {
     }
 
     /// Decrypts a chunk to `open`. Returns whether its tag matched; if not, `open` is undefined.
-    pub(crate) fn open(&self, binding: &Binding, nonce: [u8; 12], tag: [u8; 16], chunk: &[u8], open: &mut [u8]) -> bool {
+    pub(crate) fn open(
+        &self,
+        binding: &Binding,
+        nonce: [u8; 12],
+        tag: [u8; 16],
+        chunk: &[u8],
+        open: &mut [u8],
+    ) -> bool {
         let (nonce, aad) = (Nonce::assume_unique_for_key(nonce), Aad::from(binding.bytes()));
         self.key.open_separate_gather(nonce, aad, chunk, &tag, open).is_ok()
     }
@@ -141,11 +151,7 @@ impl fmt::Debug for Cipher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        format::SlotAt,
-        key::Key,
-        record::Position,
-    };
+    use crate::{format::SlotAt, key::Key, record::Position};
 
     fn binding(generation: u64) -> Binding {
         Binding {
@@ -197,7 +203,10 @@ mod tests {
         };
         let number = KeyFile::new([0x41; 32]).number();
         assert_eq!(read(&[0x41; 32]).unwrap().number(), number);
-        assert_eq!(read(format!("{}\n", "41".repeat(32)).as_bytes()).unwrap().number(), number);
+        assert_eq!(
+            read(format!("{}\n", "41".repeat(32)).as_bytes()).unwrap().number(),
+            number
+        );
         for bad in [&b""[..], &[0; 31], &[b'x'; 64], &[0; 4096]] {
             let error = read(bad).unwrap_err();
             assert!(error.to_string().contains("64 hexadecimal digits"), "{error}");

@@ -317,7 +317,12 @@ mod tests {
     #[test]
     fn names_of_segments_are_told_from_others() {
         assert!(is_segment_name(&chunks_name(7)) && is_segment_name(&journal_name(63)));
-        for other in ["segment-1.chunks", "segment-001.journal", "superblock", "segment-07.chunks.old"] {
+        for other in [
+            "segment-1.chunks",
+            "segment-001.journal",
+            "superblock",
+            "segment-07.chunks.old",
+        ] {
             assert!(!is_segment_name(other), "{other}");
         }
     }

@@ -58,12 +58,14 @@ impl Index {
         slots.filter(move |slot| self.prints[*slot as usize] == print)
     }
 
-    /// Enters a key. A former entry of the slot is removed.
+    /// Enters a key. The slot's former one was evicted.
     pub(crate) fn insert(&mut self, slot: u32, print: u64) {
         if self.prints[slot as usize] == print {
             return;
         }
-        self.remove(slot);
+        if let Some(former) = self.remove(slot) {
+            self.note_evicted(former);
+        }
         self.prints[slot as usize] = print;
         let prints = &self.prints;
         self.table.insert_unique(print, slot, |slot| prints[*slot as usize]);
@@ -123,9 +125,7 @@ mod tests {
         assert_eq!(found(&index, &keys[8]).len(), 2);
         assert_eq!(index.remove(7), Some(index.print(&keys[8])));
         assert_eq!((index.remove(7), index.len()), (None, 999));
-        let print = index.print(&keys[7]);
-        assert!(!index.was_evicted(print));
-        index.note_evicted(print);
-        assert!(index.was_evicted(print));
+        assert!(index.was_evicted(index.print(&keys[7])));
+        assert!(!index.was_evicted(index.print(&keys[9])));
     }
 }

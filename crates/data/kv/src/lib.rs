@@ -30,6 +30,7 @@
 
 mod batch;
 mod cipher;
+mod eviction;
 mod format;
 mod index;
 mod key;

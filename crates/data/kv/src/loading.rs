@@ -1,10 +1,6 @@
 //! Loads: chunks are read into a ring, checked there, and only then copied to the caller's memory.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use straightway_core::{Choice, Delivery, Error, ErrorKind, Extent, Lock, Portion, Result};
 use straightway_io::{Ask, Checked, Executor, Image, Inspect, Objects, Region};
@@ -49,8 +45,15 @@ impl ChunkAt {
 
     /// Returns an error unless its parts have the length of a chunk.
     pub(crate) fn check(&self, chunk_bytes: u64) -> Result<()> {
-        let bytes = self.parts.iter().try_fold(0_u64, |all, part| all.checked_add(part.bytes));
-        let is_inside = |part: &Part| part.at.checked_add(part.bytes).is_some_and(|end| end <= part.region.bytes());
+        let bytes = self
+            .parts
+            .iter()
+            .try_fold(0_u64, |all, part| all.checked_add(part.bytes));
+        let is_inside = |part: &Part| {
+            part.at
+                .checked_add(part.bytes)
+                .is_some_and(|end| end <= part.region.bytes())
+        };
         let refuse = |why: String| {
             let target = format!("the chunk {}", self.key);
             Err(Error::new(ErrorKind::Invalid, "use the memory of", target, why))
@@ -102,7 +105,9 @@ impl Inspector {
         let outcomes = self.outcomes.lock();
         let unread = Outcome::Miss(MissReason::Damaged);
         let numbers = self.targets.iter().map(|target| target.number);
-        numbers.zip(outcomes.iter().map(|outcome| outcome.unwrap_or(unread))).collect()
+        numbers
+            .zip(outcomes.iter().map(|outcome| outcome.unwrap_or(unread)))
+            .collect()
     }
 
     /// The first errors.
@@ -134,7 +139,10 @@ impl Inspector {
             (MissReason::Evicted, "was evicted while it was read")
         };
         let message = format!("the chunk in slot {} {why}", at.number);
-        (reason, Error::new(ErrorKind::Corrupt, "load from", path.display(), message))
+        (
+            reason,
+            Error::new(ErrorKind::Corrupt, "load from", path.display(), message),
+        )
     }
 }
 
@@ -184,7 +192,10 @@ pub(crate) fn load(
     let began = Instant::now();
     let chunk_bytes = shared.geometry.chunk_bytes();
     wanted.iter().try_for_each(|one| one.check(chunk_bytes))?;
-    let cipher = shared.key.as_ref().map(|key| Arc::new(key.cipher(shared.geometry.id, namespace)));
+    let cipher = shared
+        .key
+        .as_ref()
+        .map(|key| Arc::new(key.cipher(shared.geometry.id, namespace)));
     let mut outcomes = Vec::with_capacity(wanted.len());
     let mut targets = Vec::new();
     let mut space = shared.space.lock();
@@ -210,7 +221,13 @@ pub(crate) fn load(
         let mut places = Places::default();
         let deliveries: Vec<_> = targets.iter().map(|target| places.of(&wanted[target.number])).collect();
         let counts: Vec<_> = deliveries.iter().map(Vec::len).collect();
-        let checked = checked(shared, targets, &counts, deliveries.into_iter().flatten().collect(), places.regions)?;
+        let checked = checked(
+            shared,
+            targets,
+            &counts,
+            deliveries.into_iter().flatten().collect(),
+            places.regions,
+        )?;
         tickets.push(begin(&running, executor, checked)?);
     }
     running.leave();
@@ -218,7 +235,11 @@ pub(crate) fn load(
 }
 
 /// Begins a job whose outcomes go to a batch.
-pub(crate) fn begin(running: &Arc<Running>, executor: &Executor, job: (Checked, Arc<Inspector>)) -> Result<straightway_io::Ticket> {
+pub(crate) fn begin(
+    running: &Arc<Running>,
+    executor: &Executor,
+    job: (Checked, Arc<Inspector>),
+) -> Result<straightway_io::Ticket> {
     let (checked, inspector) = job;
     let batch = Arc::clone(running);
     let ask = Ask::from(Choice::Auto).then(move |outcome| {
@@ -265,9 +286,8 @@ pub(crate) fn checked(
             extent: Extent::new(shared.geometry.offset(at), chunk_bytes),
             image_bytes: chunk_bytes,
             wanted_bytes: chunk_bytes,
-            deliveries: u32::try_from(*deliveries).map_err(|_| {
-                Error::new(ErrorKind::Invalid, "load", "a chunk", "it has more than 2^32 parts")
-            })?,
+            deliveries: u32::try_from(*deliveries)
+                .map_err(|_| Error::new(ErrorKind::Invalid, "load", "a chunk", "it has more than 2^32 parts"))?,
         });
     }
     let inspector = Arc::new(Inspector::new(shared, targets));

@@ -6,7 +6,10 @@ use std::{
 };
 
 use serde::Serialize;
-use straightway_core::{Bytes, Rate, Seconds, receipt::{Percentiles, RouteBytes}};
+use straightway_core::{
+    Bytes, Rate, Seconds,
+    receipt::{Percentiles, RouteBytes},
+};
 
 /// The name and version of the JSON form.
 pub const SCHEMA: &str = "straightway.kv/1";
@@ -146,7 +149,11 @@ impl fmt::Display for KvReceipt {
         } = self.misses;
         match self.operation {
             Operation::Load => {
-                writeln!(f, "{} of {} chunks, {bytes} in {seconds} ({rate})", self.hits, self.chunks)?;
+                writeln!(
+                    f,
+                    "{} of {} chunks, {bytes} in {seconds} ({rate})",
+                    self.hits, self.chunks
+                )?;
                 let reasons = [
                     (never_stored, "never stored"),
                     (evicted, "evicted"),
@@ -159,8 +166,15 @@ impl fmt::Display for KvReceipt {
                 }
             }
             Operation::Store => {
-                writeln!(f, "{} of {} chunks, {bytes} in {seconds} ({rate})", self.stored, self.chunks)?;
-                for (count, what) in [(self.present, "were there already"), (self.not_stored, "could not be stored")] {
+                writeln!(
+                    f,
+                    "{} of {} chunks, {bytes} in {seconds} ({rate})",
+                    self.stored, self.chunks
+                )?;
+                for (count, what) in [
+                    (self.present, "were there already"),
+                    (self.not_stored, "could not be stored"),
+                ] {
                     if count > 0 {
                         writeln!(f, "  {count} {what}")?;
                     }
@@ -173,7 +187,9 @@ impl fmt::Display for KvReceipt {
         if let Some(saved) = self.seconds_saved {
             writeln!(f, "  saved {saved:.3} s of computing")?;
         }
-        self.warnings.iter().try_for_each(|warning| writeln!(f, "  warning: {warning}"))
+        self.warnings
+            .iter()
+            .try_for_each(|warning| writeln!(f, "  warning: {warning}"))
     }
 }
 

@@ -48,7 +48,10 @@ impl Segment {
             WordAccess::Write => folder.open_file(&name, Access::Keep)?,
         };
         let path = folder.join(&name);
-        let length = opened.metadata().map_err(|e| Error::os("examine", path.display(), e))?.len();
+        let length = opened
+            .metadata()
+            .map_err(|e| Error::os("examine", path.display(), e))?
+            .len();
         let bytes = geometry.journal_bytes(number);
         if length != bytes {
             // A process that is creating it gives it its length before its header.

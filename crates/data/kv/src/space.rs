@@ -1,17 +1,12 @@
-//! The slots of a tier as one process sees them: which chunk is where, which slots are free, and which chunk is evicted
-//! next.
-//!
-//! A process evicts only in segments that it has leased. It leases a segment more before it evicts, until it has its
-//! share. Among its chunks the order is that of use, exactly. Other processes write the time of their uses to the
-//! journals, and such a chunk is moved to the end of the order when its turn comes: across processes the order is an
-//! approximation.
+//! The slots of a tier as one process sees them: which chunk is where, and what other processes have published.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, OnceLock, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use straightway_core::{Error, ErrorKind, Result, lru::Lru};
+use straightway_core::{Error, Result, lru::Lru};
 use straightway_sys::{Folder, SharedWords, WordAccess};
 
 use crate::{
@@ -22,11 +17,11 @@ use crate::{
     protocol::{self, Slot},
     receipt::{Counters, MissReason},
     record::{Position, Proof, Record, USED},
-    segment::{Lease, Segment, has_header},
+    segment::{Lease, Segment},
 };
 
-/// The interval between attempts to lease a segment that could not be created, on a full drive.
-const RETRY: Duration = Duration::from_secs(5);
+/// The most damaged chunks that are remembered. Others are found to be damaged again.
+const DAMAGED_MAX: usize = 4096;
 
 /// The files of a tier, and the state of this process.
 #[derive(Debug)]
@@ -46,22 +41,24 @@ pub(crate) struct Shared {
 /// What changes while the tier is in use.
 #[derive(Debug)]
 pub(crate) struct Space {
-    index: Index,
+    pub(crate) index: Index,
     /// Chunks in leased segments.
-    recency: Lru<u32, ()>,
-    free: Vec<u32>,
-    leases: Vec<Option<Lease>>,
+    pub(crate) recency: Lru<u32, ()>,
+    pub(crate) free: Vec<u32>,
+    pub(crate) leases: Vec<Option<Lease>>,
     /// The tick of the last use of each slot, as far as this process took part.
-    ticks: Vec<u64>,
+    pub(crate) ticks: Vec<u64>,
     /// The publications of each segment that are in the index.
     cursors: Vec<u64>,
     /// The counters of the superblock when the index was last refreshed.
     bell: u64,
     formatted: u64,
     /// The segment at which this process begins to lease.
-    first: u32,
+    pub(crate) first: u32,
+    /// The generations of damaged chunks in segments that are not leased.
+    damaged: HashMap<u32, u64>,
     /// Until then no segment is leased, because the last attempt failed.
-    pause: Option<(Instant, Error)>,
+    pub(crate) pause: Option<(Instant, Error)>,
 }
 
 /// The answer to a lookup.
@@ -85,15 +82,29 @@ impl Space {
             bell: 0,
             formatted: 0,
             first: u32::try_from(straightway_sys::nonce::nonce() % segments as u64).expect("segments are few"),
+            damaged: HashMap::new(),
             pause: None,
         }
+    }
+
+    /// Enters the chunk of a slot, unless this process has found it to be damaged. Returns whether it is entered.
+    fn enter(&mut self, slot: u32, record: &Record) -> bool {
+        if self.damaged.get(&slot) == Some(&record.binding.generation) {
+            return false;
+        }
+        let print = self.index.print(&record.binding.key);
+        self.index.insert(slot, print);
+        true
     }
 
     /// The chunks in the index, and the memory that they need.
     pub(crate) fn size(&self) -> (usize, usize) {
         // A node of the order has 24 bytes, and its index up to 12; both may have room for more.
         let recency = self.recency.len() * 39;
-        (self.index.len(), self.index.memory_bytes() + 8 * self.ticks.len() + recency)
+        (
+            self.index.len(),
+            self.index.memory_bytes() + 8 * self.ticks.len() + recency,
+        )
     }
 
     /// The segments that this process has leased.
@@ -120,7 +131,7 @@ impl Shared {
     }
 
     /// Opens a segment, if it exists and is not open, and enters its chunks.
-    fn open_segment(&self, space: &mut Space, number: u32) -> Result<()> {
+    pub(crate) fn open_segment(&self, space: &mut Space, number: u32) -> Result<()> {
         let cell = &self.segments[number as usize];
         if cell.get().is_none()
             && let Some(segment) = Segment::open(&self.folder, &self.geometry, number, self.access)?
@@ -134,16 +145,16 @@ impl Shared {
     }
 
     /// Reads all records of a segment. Chunks are entered; `each` gets every slot and what it has.
-    fn scan(&self, space: &mut Space, number: u32, mut each: impl FnMut(&mut Space, u32, Option<Slot>)) {
+    pub(crate) fn scan(&self, space: &mut Space, number: u32, mut each: impl FnMut(&mut Space, u32, Option<Slot>)) {
         for at in 0..self.geometry.slots_of(number) {
-            let at = SlotAt { segment: number, number: at };
+            let at = SlotAt {
+                segment: number,
+                number: at,
+            };
             let slot = self.geometry.number(at);
             let has = self.read(slot);
-            if let Some(Slot::Stored(record)) = has {
-                let print = space.index.print(&record.binding.key);
-                space.index.insert(slot, print);
-            }
-            each(space, slot, has);
+            let is_damaged = matches!(has, Some(Slot::Stored(record)) if !space.enter(slot, &record));
+            each(space, slot, if is_damaged { Some(Slot::Damaged) } else { has });
         }
     }
 
@@ -160,7 +171,7 @@ impl Shared {
     }
 
     /// The journal of a slot, the first word of its record, and its position.
-    fn words(&self, slot: u32) -> Option<(&SharedWords, usize, Position)> {
+    pub(crate) fn words(&self, slot: u32) -> Option<(&SharedWords, usize, Position)> {
         let at = self.geometry.slot(slot);
         let segment = self.segments[at.segment as usize].get()?;
         let position = Position {
@@ -200,9 +211,13 @@ impl Shared {
             self.touch(space, slot);
             return Found::Hit(slot, record);
         }
-        let unknown = || match space.index.was_evicted(print) {
-            true => MissReason::Evicted,
-            false => MissReason::NeverStored,
+        let was_evicted = space.index.was_evicted(print);
+        let unknown = || {
+            if was_evicted {
+                MissReason::Evicted
+            } else {
+                MissReason::NeverStored
+            }
         };
         Found::Miss(miss.unwrap_or_else(unknown))
     }
@@ -223,20 +238,23 @@ impl Shared {
         }
         // Another chunk may be there by now.
         if let Some(Slot::Stored(record)) = self.read(slot) {
-            let print = space.index.print(&record.binding.key);
-            space.index.insert(slot, print);
+            space.enter(slot, &record);
         }
     }
 
-    /// Removes a damaged chunk. Its slot is free, if its segment is leased; otherwise only this process forgets it.
+    /// Removes a damaged chunk. Its slot is free, if its segment is leased. Otherwise only this process forgets it, and
+    /// frees the slot when it leases the segment.
     pub(crate) fn drop_damaged(&self, slot: u32, generation: u64) {
         let mut space = self.space.lock();
         if !self.is_current(slot, generation) {
             return;
         }
         space.index.remove(slot);
-        if space.recency.remove(&slot).is_some()
-            && let Some((journal, base, _)) = self.words(slot)
+        if space.recency.remove(&slot).is_none() {
+            if space.damaged.len() < DAMAGED_MAX {
+                space.damaged.insert(slot, generation);
+            }
+        } else if let Some((journal, base, _)) = self.words(slot)
             && protocol::begin(journal, base).is_some()
         {
             space.free.push(slot);
@@ -289,175 +307,39 @@ impl Shared {
             return;
         };
         space.cursors[number as usize] = published;
-        let slots: Option<Vec<u64>> = (published.wrapping_sub(before) <= PAGE_WORDS as u64)
-            .then(|| (before..published).map(|at| journal.load(change_word(at)).unwrap_or(u64::MAX)).collect());
+        let slots: Option<Vec<u64>> = (published.wrapping_sub(before) <= PAGE_WORDS as u64).then(|| {
+            (before..published)
+                .map(|at| journal.load(change_word(at)).unwrap_or(u64::MAX))
+                .collect()
+        });
         // The ring may have been overwritten while it was read.
-        let is_whole = journal.load(PUBLISHED).is_some_and(|now| now.wrapping_sub(before) <= PAGE_WORDS as u64);
+        let is_whole = journal
+            .load(PUBLISHED)
+            .is_some_and(|now| now.wrapping_sub(before) <= PAGE_WORDS as u64);
         match slots.filter(|_| is_whole) {
             None => self.scan(space, number, |_, _, _| {}),
             Some(slots) => {
                 let count = u64::from(self.geometry.slots_of(number));
                 for at in slots.into_iter().filter(|at| *at < count) {
                     let at = u32::try_from(at).expect("it is a slot");
-                    let slot = self.geometry.number(SlotAt { segment: number, number: at });
+                    let slot = self.geometry.number(SlotAt {
+                        segment: number,
+                        number: at,
+                    });
                     if let Some(Slot::Stored(record)) = self.read(slot) {
-                        let print = space.index.print(&record.binding.key);
-                        space.index.insert(slot, print);
+                        space.enter(slot, &record);
                     }
                 }
             }
         }
     }
 
-    /// A slot for a new chunk, and the generation that the chunk will have. `None` if all slots are being written.
-    ///
-    /// # Errors
-    ///
-    /// `Busy` if other processes have all segments, and the error of a segment that could not be created.
-    pub(crate) fn take_slot(&self, space: &mut Space) -> Result<Option<(u32, u64)>> {
-        while let Some(slot) = self.free_slot(space)? {
-            let Some((journal, base, _)) = self.words(slot) else {
-                continue;
-            };
-            // The record of a slot whose journal was truncated is lost, and so is the slot.
-            if let Some(generation) = protocol::begin(journal, base) {
-                return Ok(Some((slot, generation)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Gives back a slot whose chunk was not stored.
-    pub(crate) fn return_slot(&self, slot: u32) {
-        self.space.lock().free.push(slot);
-    }
-
-    fn free_slot(&self, space: &mut Space) -> Result<Option<u32>> {
-        loop {
-            if let Some(slot) = space.free.pop() {
-                return Ok(Some(slot));
-            }
-            if !self.lease_next(space)? {
-                return Ok(self.evict(space));
-            }
-        }
-    }
-
-    /// Removes the least recently used chunk from a leased segment. Returns its slot.
-    fn evict(&self, space: &mut Space) -> Option<u32> {
-        let now = self.superblock.load(TICK).unwrap_or(0);
-        // Each chunk that others used gets one more turn.
-        for _ in 0..=space.recency.len() {
-            let (slot, ()) = space.recency.pop_oldest()?;
-            let used = self.words(slot).and_then(|(journal, base, _)| journal.load(base + USED));
-            if let Some(used) = used.filter(|used| *used > space.ticks[slot as usize] && *used <= now) {
-                space.ticks[slot as usize] = used;
-                space.recency.insert(slot, (), 1, |_, ()| {});
-                continue;
-            }
-            if let Some(print) = space.index.remove(slot) {
-                space.index.note_evicted(print);
-            }
-            self.counters.evicted.fetch_add(1, Ordering::Relaxed);
-            return Some(slot);
-        }
-        None
-    }
-
-    /// Leases one segment more. Returns whether it did.
-    fn lease_next(&self, space: &mut Space) -> Result<bool> {
-        let leased = space.leased();
-        if leased >= self.leases_max as usize {
-            return Ok(false);
-        }
-        if let Some((since, error)) = &space.pause
-            && since.elapsed() < RETRY
-        {
-            return if leased == 0 { Err(error.again()) } else { Ok(false) };
-        }
-        space.pause = None;
-        let segments = self.geometry.segments();
-        for step in 0..segments {
-            let number = (space.first + step) % segments;
-            if space.leases[number as usize].is_some() {
-                continue;
-            }
-            match self.lease(space, number) {
-                Ok(true) => return Ok(true),
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "a segment cannot be leased");
-                    space.pause = Some((Instant::now(), error.again()));
-                    return if leased == 0 { Err(error) } else { Ok(false) };
-                }
-            }
-        }
-        if leased > 0 {
-            return Ok(false);
-        }
-        let why = "other processes have leased all of its segments";
-        let error = Error::new(ErrorKind::Busy, "store to", self.folder.path().display(), why)
-            .with_hint("open the tier with ⟦writers=N⟧ in each of the N processes that store to it");
-        space.pause = Some((Instant::now(), error.again()));
-        Err(error)
-    }
-
-    /// Leases a segment, unless another process has it. Its chunks join the order of use, its other slots are free.
-    fn lease(&self, space: &mut Space, number: u32) -> Result<bool> {
-        let Some(lease) = Lease::take(&self.folder, &self.geometry, number)? else {
-            return Ok(false);
-        };
-        self.open_segment(space, number)?;
-        let cell = &self.segments[number as usize];
-        let is_valid = |segment: &Arc<Segment>| has_header(&segment.journal, &self.geometry, number);
-        if !cell.get().is_some_and(is_valid) {
-            Segment::format(&self.folder, &self.geometry, number)?;
-            self.open_segment(space, number)?;
-            self.superblock.add(FORMATTED, 1);
-            self.superblock.add(BELL, 1);
-        }
-        if !cell.get().is_some_and(is_valid) {
-            let path = self.folder.join(crate::format::journal_name(number));
-            let why = "it was replaced or truncated while it was opened";
-            return Err(Error::new(ErrorKind::Precondition, "use", path.display(), why));
-        }
-        space.leases[number as usize] = Some(lease);
-        let mut stored = Vec::new();
-        let mut free = Vec::new();
-        self.scan(space, number, |space, slot, has| match has {
-            Some(Slot::Stored(_)) => {
-                let used = self.words(slot).and_then(|(journal, base, _)| journal.load(base + USED));
-                space.ticks[slot as usize] = used.unwrap_or(0);
-                stored.push((used.unwrap_or(0), slot));
-            }
-            Some(Slot::Empty | Slot::Busy | Slot::Damaged) => free.push(slot),
-            None => {}
-        });
-        // The slots are used in their order.
-        space.free.extend(free.into_iter().rev());
-        self.merge_order(space, stored);
-        Ok(true)
-    }
-
-    /// Adds chunks to the order of use, by their ticks.
-    fn merge_order(&self, space: &mut Space, mut added: Vec<(u64, u32)>) {
-        if added.is_empty() {
-            return;
-        }
-        let known = space.recency.iter().map(|(slot, ())| (space.ticks[*slot as usize], *slot));
-        added.extend(known);
-        added.sort_unstable();
-        let mut order = Lru::new(u64::MAX);
-        for (_, slot) in added {
-            order.insert(slot, (), 1, |_, ()| {});
-        }
-        space.recency = order;
-    }
-
     /// Publishes stored chunks. Returns whether each of them could be published.
     pub(crate) fn publish(&self, records: &[(u32, Record)]) -> Vec<bool> {
         let mut space = self.space.lock();
-        let published = records.iter().map(|(slot, record)| self.publish_one(&mut space, *slot, record).is_some());
+        let published = records
+            .iter()
+            .map(|(slot, record)| self.publish_one(&mut space, *slot, record).is_some());
         let published = published.collect();
         self.superblock.add(BELL, 1);
         published

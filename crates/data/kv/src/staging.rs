@@ -64,7 +64,8 @@ impl Staging {
             bytes,
             staging: Arc::clone(self),
         };
-        let mut region = match found.map(Ok).unwrap_or_else(|| Region::at(Place::Host, bytes).map(Arc::new)) {
+        let fresh = || Region::at(Place::Host, bytes).map(Arc::new);
+        let mut region = match found.map_or_else(fresh, Ok) {
             Ok(region) => region,
             Err(error) => {
                 self.give_back(bytes, None);
@@ -72,7 +73,9 @@ impl Staging {
             }
         };
         let own = Arc::get_mut(&mut region).expect("nobody else has it");
-        let filled = context.map_or(Ok(()), |context| own.pin(context)).and_then(|()| fill(own));
+        let filled = context
+            .map_or(Ok(()), |context| own.pin(context))
+            .and_then(|()| fill(own));
         let staged = staged(region);
         filled.map(|()| staged)
     }

@@ -3,11 +3,7 @@
 //! A batch is written in groups, so that the proofs of one group are computed while another is written. A plain chunk in
 //! one piece of host memory is written from there. Others are copied to staging memory first.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use straightway_core::{Choice, Error, ErrorKind, Extent, Lock, Move, Place, Receipt, Result};
 use straightway_io::{Ask, Executor, Objects, Region, Ticket};
@@ -26,6 +22,9 @@ use crate::{
 
 /// The bytes of a group: enough for a full queue, and little compared with a batch.
 const GROUP_BYTES: u64 = 64 << 20;
+
+/// The files of segments, for writing.
+type Files = HashMap<u32, Arc<File>>;
 
 /// A chunk that has a slot.
 #[derive(Debug)]
@@ -117,16 +116,17 @@ impl Store<'_> {
         if pending.is_empty() {
             return Ok(None);
         }
-        let slots: Vec<_> = pending.iter().map(|one| one.slot).collect();
-        let begun = self.write(pending, &files, source);
+        let begun = self.write(&pending, &files, source);
         if begun.is_err() {
-            slots.into_iter().for_each(|slot| self.shared.return_slot(slot));
+            for one in &pending {
+                self.shared.return_slot(one.slot);
+            }
         }
         begun.map(Some)
     }
 
     /// Slots for the chunks that are not stored yet, and the files of all leased segments.
-    fn take_slots(&self, numbers: std::ops::Range<usize>) -> Result<(Vec<Pending>, HashMap<u32, Arc<File>>)> {
+    fn take_slots(&self, numbers: std::ops::Range<usize>) -> Result<(Vec<Pending>, Files)> {
         let Self { shared, namespace, .. } = *self;
         let mut space = shared.space.lock();
         let mut pending: Vec<Pending> = Vec::new();
@@ -147,13 +147,17 @@ impl Store<'_> {
                 Ok(None) => continue,
                 Err(error) => {
                     drop(space);
-                    pending.iter().for_each(|one| shared.return_slot(one.slot));
+                    for one in &pending {
+                        shared.return_slot(one.slot);
+                    }
                     return Err(error);
                 }
             };
             let (slot, generation) = taken;
             let at = shared.geometry.slot(slot);
-            let file = space.file_of(at.segment).expect("a slot is taken from a leased segment");
+            let file = space
+                .file_of(at.segment)
+                .expect("a slot is taken from a leased segment");
             files.entry(at.segment).or_insert_with(|| Arc::clone(file));
             let position = Position {
                 tier: shared.geometry.id,
@@ -171,20 +175,22 @@ impl Store<'_> {
     }
 
     /// Computes the proofs of a group, and begins to write it.
-    fn write(&self, pending: Vec<Pending>, files: &HashMap<u32, Arc<File>>, source: Option<&Arc<Region>>) -> Result<Ticket> {
+    fn write(&self, pending: &[Pending], files: &Files, source: Option<&Arc<Region>>) -> Result<Ticket> {
         let chunk_bytes = self.shared.geometry.chunk_bytes();
-        let (region, proofs, staged) = match source {
-            Some(region) => {
-                let proof = |one: &Pending| Proof::Sum(one.binding.sum(crc_of(&self.chunks[one.number].parts[0])));
-                (Arc::clone(region), pending.iter().map(proof).collect(), None)
-            }
-            None => {
-                let (staged, proofs) = self.stage(&pending)?;
-                (Arc::clone(&staged.region), proofs, Some(staged))
-            }
+        let (region, proofs, staged) = if let Some(region) = source {
+            let proof = |one: &Pending| Proof::Sum(one.binding.sum(crc_of(&self.chunks[one.number].parts[0])));
+            (Arc::clone(region), pending.iter().map(proof).collect(), None)
+        } else {
+            let (staged, proofs) = self.stage(pending)?;
+            (Arc::clone(&staged.region), proofs, Some(staged))
         };
         let order: Vec<u32> = files.keys().copied().collect();
-        let object = |segment| order.iter().position(|one| *one == segment).expect("its file is listed");
+        let object = |segment| {
+            order
+                .iter()
+                .position(|one| *one == segment)
+                .expect("its file is listed")
+        };
         let moves = pending.iter().zip(0..).map(|(one, place)| {
             let at = one.binding.position.at;
             Move {
@@ -210,7 +216,7 @@ impl Store<'_> {
         let group = Lock::new(Some(group));
         let ask = Ask::from(Choice::Auto).then(move |outcome| {
             if let Some(group) = group.lock().take() {
-                finish(&running, group, outcome);
+                finish(&running, &group, outcome);
             }
             running.leave();
         });
@@ -235,13 +241,15 @@ impl Store<'_> {
             let memory = region.as_mut_slice();
             for (one, memory) in pending.iter().zip(memory.chunks_mut(chunk_bytes)) {
                 staging::copy(parts(one), memory)?;
-                proofs.push(match &self.cipher {
-                    Some(cipher) => cipher.seal(&one.binding, memory)?,
-                    None => {
-                        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, memory);
-                        Proof::Sum(one.binding.sum(crc))
-                    }
-                });
+                let sum = |memory: &[u8]| {
+                    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, memory);
+                    Ok(Proof::Sum(one.binding.sum(crc)))
+                };
+                let proof = match &self.cipher {
+                    Some(cipher) => cipher.seal(&one.binding, memory),
+                    None => sum(memory),
+                };
+                proofs.push(proof?);
             }
             Ok(())
         })?;
@@ -250,14 +258,18 @@ impl Store<'_> {
 }
 
 /// Publishes a group whose bytes were written, or gives its slots back.
-fn finish(running: &Running, group: Group, outcome: &Result<Receipt>) {
+fn finish(running: &Running, group: &Group, outcome: &Result<Receipt>) {
     match outcome {
         Ok(receipt) => {
             running.add(receipt);
             let records: Vec<_> = group.records.iter().map(|(_, slot, record)| (*slot, *record)).collect();
             let published = running.shared.publish(&records);
             for ((number, ..), is_published) in group.records.iter().zip(published) {
-                let outcome = if is_published { Outcome::Stored } else { Outcome::NotStored };
+                let outcome = if is_published {
+                    Outcome::Stored
+                } else {
+                    Outcome::NotStored
+                };
                 running.set(*number, outcome);
             }
         }
@@ -278,14 +290,12 @@ fn crc_of(part: &Part) -> u64 {
     let bytes = usize::try_from(part.bytes).expect("it is in memory");
     let window = Window::new(&part.region, part.at, bytes);
     let crc = |bytes: &[u8]| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes);
-    match window.folded() {
-        Some(folded) => crc(folded.as_slice()),
-        None => {
-            let mut copy = vec![0; bytes];
-            window.copy_to(&mut copy);
-            crc(&copy)
-        }
+    if let Some(folded) = window.folded() {
+        return crc(folded.as_slice());
     }
+    let mut copy = vec![0; bytes];
+    window.copy_to(&mut copy);
+    crc(&copy)
 }
 
 /// The error of a store to a tier that is open for reading.
@@ -295,7 +305,11 @@ pub(crate) fn read_only(shared: &Shared) -> Error {
 }
 
 /// The reason of a lookup's miss.
-pub(crate) fn lookup(shared: &Shared, namespace: Namespace, key: &crate::key::Key) -> std::result::Result<(), MissReason> {
+pub(crate) fn lookup(
+    shared: &Shared,
+    namespace: Namespace,
+    key: &crate::key::Key,
+) -> std::result::Result<(), MissReason> {
     match shared.find(&mut shared.space.lock(), namespace, key) {
         Found::Hit(..) => Ok(()),
         Found::Miss(reason) => Err(reason),

@@ -82,8 +82,10 @@ impl Tier {
             return Ok(geometry);
         }
         let why = "it already has a KV cache";
-        Err(Error::new(ErrorKind::AlreadyExists, "create a KV cache in", path.display(), why)
-            .with_hint("open it, or remove its chunks with `straightway kv clear`"))
+        Err(
+            Error::new(ErrorKind::AlreadyExists, "create a KV cache in", path.display(), why)
+                .with_hint("open it, or remove its chunks with `straightway kv clear`"),
+        )
     }
 
     /// The sizes of the tier in a folder.
@@ -105,9 +107,10 @@ impl Tier {
     pub fn open(path: &Path, executor: &Executor, options: TierOptions) -> Result<Self> {
         let folder = Folder::open(path)?;
         let geometry = Self::read_superblock(&folder)?;
-        let (access, how) = match options.stores {
-            true => (WordAccess::Write, Access::Keep),
-            false => (WordAccess::Read, Access::Read),
+        let (access, how) = if options.stores {
+            (WordAccess::Write, Access::Keep)
+        } else {
+            (WordAccess::Read, Access::Read)
         };
         if options.writers == 0 {
             let why = "0 writers: it must be 1 or more";
@@ -179,14 +182,11 @@ impl Tier {
                 if !folder.has_file(&crate::format::chunks_name(segment))? {
                     continue;
                 }
-                match Lease::take(&folder, &geometry, segment)? {
-                    Some(lease) => leases.push(lease),
-                    None => {
-                        let why = "a process that stores to it is running";
-                        return Err(Error::new(ErrorKind::Busy, "clear", path.display(), why)
-                            .with_hint("end the processes that use it"));
-                    }
-                }
+                let lease = Lease::take(&folder, &geometry, segment)?.ok_or_else(|| {
+                    let why = "a process that stores to it is running";
+                    Error::new(ErrorKind::Busy, "clear", path.display(), why).with_hint("end the processes that use it")
+                })?;
+                leases.push(lease);
             }
         }
         folder.remove(SUPERBLOCK)?;
@@ -254,7 +254,10 @@ impl Tier {
         if self.process.is_this() {
             return Ok(());
         }
-        let why = format!("process {} opened it, from which this one was forked", self.process.number());
+        let why = format!(
+            "process {} opened it, from which this one was forked",
+            self.process.number()
+        );
         let path = self.shared.folder.path().display();
         Err(Error::new(ErrorKind::Invalid, "use", path, why).with_hint("open it in the child"))
     }

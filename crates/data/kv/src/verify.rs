@@ -72,7 +72,12 @@ impl Tier {
     /// Counts what the journals have. No chunk is read.
     pub fn stats(&self) -> Stats {
         let geometry = self.geometry();
-        let segments_used = self.shared.segments.iter().filter(|segment| segment.get().is_some()).count();
+        let segments_used = self
+            .shared
+            .segments
+            .iter()
+            .filter(|segment| segment.get().is_some())
+            .count();
         let mut stats = Stats {
             chunk_bytes: geometry.chunk_bytes(),
             bytes_max: geometry.bytes_max(),

@@ -48,6 +48,7 @@ const FORBIDDEN: &[(&str, &[&[&str]])] = &[
     ("copy", &[&["weights", "checkpoint", "probe", "net", "stores"]]),
     ("weights", &[&["copy", "checkpoint", "probe", "net", "stores"]]),
     ("checkpoint", &[&["copy", "probe", "net", "stores"]]),
+    ("kv", &[&["copy", "weights", "checkpoint", "probe", "net", "stores"]]),
     ("stores", &[&["copy", "weights", "checkpoint", "nvme-target"]]),
     // `sys` tests with it.
     ("lab", &[&["io", "sys"]]),

@@ -370,7 +370,9 @@ fn check_acknowledged(case: Case, state: &State) {
     let [Job::Store(keys), others @ ..] = case.jobs else {
         return;
     };
-    let alone = !others.iter().any(|job| matches!(job, Job::Store(_) | Job::StoreVisibly(_)));
+    let alone = !others
+        .iter()
+        .any(|job| matches!(job, Job::Store(_) | Job::StoreVisibly(_)));
     if alone && matches!(state.lives[0], Life::Ended(End::Stored)) {
         let key = keys[keys.len() - 1];
         let Slot::Stored(found) = decode(&state.memory) else {
