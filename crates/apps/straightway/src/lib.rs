@@ -133,7 +133,8 @@
 //!
 //! - [`core`]: the basic types and the transfer planner; pure.
 //! - [`io`]: engines, wrappers, lanes, the executor.
-//! - [`copy`]: copies of files and folders; [`weights`]: the weights of models; [`checkpoint`]: checkpoints.
+//! - [`copy`]: copies of files and folders; [`weights`]: the weights of models; [`checkpoint`]: checkpoints; [`kv`]: a
+//!   KV cache on disk.
 //! - [`stores`]: all stores by URI, their options, and the session, which shares executors between transfers.
 //! - [`probe`]: the capabilities of this machine, and what is missing.
 //!
@@ -150,6 +151,7 @@ pub use straightway_core as core;
 #[cfg(feature = "planner")]
 pub use straightway_fabric as fabric;
 pub use straightway_io as io;
+pub use straightway_kv as kv;
 #[cfg(feature = "planner")]
 pub use straightway_pcie as pcie;
 #[cfg(feature = "planner")]

@@ -15,7 +15,7 @@ use straightway_io::{Completion, Ticket};
 use straightway_sys::Event;
 
 use crate::{
-    receipt::{KvReceipt, Misses, Operation, Outcome, Prefill, SCHEMA},
+    receipt::{BatchKind, KvReceipt, Misses, Outcome, Prefill, SCHEMA},
     space::Shared,
 };
 
@@ -43,7 +43,7 @@ pub struct Batch {
 /// What the jobs of a batch share.
 pub(crate) struct Running {
     pub(crate) shared: Arc<Shared>,
-    operation: Operation,
+    operation: BatchKind,
     prefill: Option<Prefill>,
     began: Instant,
     /// The jobs that have not ended, and the call that begins them.
@@ -66,7 +66,7 @@ impl Running {
     /// A batch of chunks whose outcomes are these until they are [set](Self::set).
     pub(crate) fn new(
         shared: &Arc<Shared>,
-        operation: Operation,
+        operation: BatchKind,
         outcomes: Vec<Outcome>,
         prefill: Option<Prefill>,
         began: Instant,

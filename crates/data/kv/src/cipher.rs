@@ -16,7 +16,7 @@ use straightway_sys::{nonce::fill_random, plain_file::open_plain};
 
 use crate::{
     format::TierId,
-    key::Namespace,
+    key::KvNamespace,
     record::{Binding, Proof},
 };
 
@@ -72,7 +72,7 @@ impl KeyFile {
     }
 
     /// The key of a namespace.
-    pub(crate) fn cipher(&self, tier: TierId, namespace: Namespace) -> Cipher {
+    pub(crate) fn cipher(&self, tier: TierId, namespace: KvNamespace) -> Cipher {
         let [first, second] = tier.0.map(u64::to_le_bytes);
         let salt = [first, second].concat();
         let derived = Salt::new(HKDF_SHA256, &salt).extract(&self.secret);
@@ -160,7 +160,7 @@ mod tests {
                 at: SlotAt { segment: 0, number: 0 },
             },
             generation,
-            namespace: Namespace([3, 4]),
+            namespace: KvNamespace([3, 4]),
             key: Key::of(b"tokens"),
         }
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_chunk_opens_with_its_key_in_its_place_only() {
         let key = KeyFile::new([7; 32]);
-        let cipher = |key: &KeyFile, tier, namespace| key.cipher(TierId(tier), Namespace(namespace));
+        let cipher = |key: &KeyFile, tier, namespace| key.cipher(TierId(tier), KvNamespace(namespace));
         let right = cipher(&key, [1, 2], [3, 4]);
         let mut chunk = *b"people's words";
         let Proof::Sealed { nonce, tag, .. } = right.seal(&binding(2), &mut chunk).unwrap() else {

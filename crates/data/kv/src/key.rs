@@ -62,12 +62,12 @@ pub struct NamespaceParts<'a> {
 
 /// A namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Namespace(pub(crate) [u64; 2]);
+pub struct KvNamespace(pub(crate) [u64; 2]);
 
 /// The longest part of a namespace.
 const PART_BYTES_MAX: usize = 64 << 10;
 
-impl Namespace {
+impl KvNamespace {
     /// The namespace of these parts: half of the SHA-256 of all parts, each with its length.
     pub fn new(parts: NamespaceParts<'_>) -> Result<Self> {
         let mut context = digest::Context::new(&digest::SHA256);
@@ -113,7 +113,7 @@ mod tests {
                 layout,
                 salt,
             };
-            Namespace::new(parts).unwrap()
+            KvNamespace::new(parts).unwrap()
         };
         let all = [
             make("m", "c", "l", "s"),
@@ -132,7 +132,7 @@ mod tests {
             model: &long,
             ..NamespaceParts::default()
         };
-        assert!(Namespace::new(parts).is_err());
+        assert!(KvNamespace::new(parts).is_err());
     }
 
     #[test]

@@ -8,13 +8,13 @@
 //! ```
 //! use std::sync::Arc;
 //! use straightway_io::{Executor, Region, Settings};
-//! use straightway_kv::{ChunkAt, Key, Namespace, NamespaceParts, Outcome, Tier, TierOptions};
+//! use straightway_kv::{ChunkAt, Key, KvNamespace, NamespaceParts, Outcome, Tier, TierOptions};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path();
 //! let executor = Executor::new(Settings::default())?;
 //! let tier = Tier::open_or_create(path, (4096, 10 << 20), &executor, TierOptions::default())?;
-//! let namespace = Namespace::new(NamespaceParts { model: "llama-3-8b", ..NamespaceParts::default() })?;
+//! let namespace = KvNamespace::new(NamespaceParts { model: "llama-3-8b", ..NamespaceParts::default() })?;
 //!
 //! let mut memory = Region::host(8192)?;
 //! memory.as_mut_slice().fill(7);
@@ -48,9 +48,9 @@ mod verify;
 pub use batch::{Batch, Done};
 pub use cipher::KeyFile;
 pub use format::{CHUNK_BYTES_MAX, Geometry};
-pub use key::{Key, Namespace, NamespaceParts};
+pub use key::{Key, KvNamespace, NamespaceParts};
 pub use loading::{ChunkAt, Part};
-pub use receipt::{Counts, KvReceipt, MissReason, Misses, Operation, Outcome, Prefill, SCHEMA};
+pub use receipt::{BatchKind, KvCounts, KvReceipt, MissReason, Misses, Outcome, Prefill, SCHEMA};
 pub use record::check_record;
 pub use tier::{Tier, TierOptions};
 pub use verify::{Stats, Verified};

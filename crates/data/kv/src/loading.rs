@@ -9,8 +9,8 @@ use straightway_sys::File;
 use crate::{
     batch::{Batch, Running},
     cipher::Cipher,
-    key::{Key, Namespace},
-    receipt::{MissReason, Operation, Outcome, Prefill},
+    key::{Key, KvNamespace},
+    receipt::{BatchKind, MissReason, Outcome, Prefill},
     record::{Proof, Record},
     space::{Found, Shared},
 };
@@ -185,7 +185,7 @@ impl Inspect for Inspector {
 pub(crate) fn load(
     shared: &Arc<Shared>,
     executor: &Executor,
-    namespace: Namespace,
+    namespace: KvNamespace,
     wanted: &[ChunkAt],
     prefill: Option<Prefill>,
 ) -> Result<Batch> {
@@ -215,7 +215,7 @@ pub(crate) fn load(
         });
     }
     drop(space);
-    let running = Running::new(shared, Operation::Load, outcomes, prefill, began);
+    let running = Running::new(shared, BatchKind::Load, outcomes, prefill, began);
     let mut tickets = Vec::new();
     if !targets.is_empty() {
         let mut places = Places::default();

@@ -90,7 +90,7 @@ pub struct Prefill {
 /// Whether a batch loads or stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Operation {
+pub enum BatchKind {
     /// It loads.
     Load,
     /// It stores.
@@ -103,7 +103,7 @@ pub struct KvReceipt {
     /// [`SCHEMA`].
     pub schema: &'static str,
     /// Whether it loaded or stored.
-    pub operation: Operation,
+    pub operation: BatchKind,
     /// The chunks of the batch.
     pub chunks: u64,
     /// Chunks that were loaded.
@@ -148,7 +148,7 @@ impl fmt::Display for KvReceipt {
             wrong_key,
         } = self.misses;
         match self.operation {
-            Operation::Load => {
+            BatchKind::Load => {
                 writeln!(
                     f,
                     "{} of {} chunks, {bytes} in {seconds} ({rate})",
@@ -165,7 +165,7 @@ impl fmt::Display for KvReceipt {
                     writeln!(f, "  missing: {count} {reason}")?;
                 }
             }
-            Operation::Store => {
+            BatchKind::Store => {
                 writeln!(
                     f,
                     "{} of {} chunks, {bytes} in {seconds} ({rate})",
@@ -195,7 +195,7 @@ impl fmt::Display for KvReceipt {
 
 /// Counters of a running process, since it opened the tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct KvCounts {
     /// Keys that were looked up, by lookups and loads.
     pub lookups: u64,
     /// Chunks that were loaded.
@@ -219,7 +219,7 @@ pub struct Counts {
 pub(crate) struct Counters {
     pub(crate) lookups: AtomicU64,
     pub(crate) evicted: AtomicU64,
-    batches: straightway_core::Lock<Counts>,
+    batches: straightway_core::Lock<KvCounts>,
 }
 
 impl Counters {
@@ -236,13 +236,13 @@ impl Counters {
         mine.other_configuration += more.other_configuration;
         mine.wrong_key += more.wrong_key;
         match receipt.operation {
-            Operation::Load => all.loaded_bytes += receipt.bytes,
-            Operation::Store => all.stored_bytes += receipt.bytes,
+            BatchKind::Load => all.loaded_bytes += receipt.bytes,
+            BatchKind::Store => all.stored_bytes += receipt.bytes,
         }
     }
 
-    pub(crate) fn counts(&self) -> Counts {
-        Counts {
+    pub(crate) fn counts(&self) -> KvCounts {
+        KvCounts {
             lookups: self.lookups.load(Ordering::Relaxed),
             evicted: self.evicted.load(Ordering::Relaxed),
             ..*self.batches.lock()

@@ -16,7 +16,7 @@
 
 use crate::{
     format::{RECORD_WORDS, SlotAt, TierId, crc_of},
-    key::{Key, Namespace},
+    key::{Key, KvNamespace},
 };
 
 /// The word of a record with the state of its slot.
@@ -55,7 +55,7 @@ pub(crate) enum Proof {
 pub(crate) struct Binding {
     pub(crate) position: Position,
     pub(crate) generation: u64,
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: KvNamespace,
     pub(crate) key: Key,
 }
 
@@ -139,7 +139,7 @@ impl Record {
         let binding = Binding {
             position,
             generation: words[STATE],
-            namespace: Namespace([words[5], words[6]]),
+            namespace: KvNamespace([words[5], words[6]]),
             key: Key::from_words([words[1], words[2], words[3], words[4]]),
         };
         Some(Self { binding, proof })
@@ -192,7 +192,7 @@ mod tests {
         let binding = Binding {
             position: position(),
             generation: 6,
-            namespace: Namespace([7, 8]),
+            namespace: KvNamespace([7, 8]),
             key: Key::of(b"tokens"),
         };
         let proof = Proof::Sealed {

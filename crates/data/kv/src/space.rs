@@ -13,7 +13,7 @@ use crate::{
     cipher::KeyFile,
     format::{BELL, FORMATTED, Geometry, PAGE_WORDS, PUBLISHED, SlotAt, TICK, change_word, record_word},
     index::Index,
-    key::{Key, Namespace},
+    key::{Key, KvNamespace},
     protocol::{self, Slot},
     receipt::{Counters, MissReason},
     record::{Position, Proof, Record, USED},
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     /// Finds a chunk, which becomes the most recently used one.
-    pub(crate) fn find(&self, space: &mut Space, namespace: Namespace, key: &Key) -> Found {
+    pub(crate) fn find(&self, space: &mut Space, namespace: KvNamespace, key: &Key) -> Found {
         self.counters.lookups.fetch_add(1, Ordering::Relaxed);
         self.refresh(space);
         let print = space.index.print(key);

@@ -12,9 +12,9 @@ use straightway_sys::{File, Window};
 use crate::{
     batch::{Batch, Running},
     cipher::Cipher,
-    key::Namespace,
+    key::KvNamespace,
     loading::{ChunkAt, Part},
-    receipt::{MissReason, Operation, Outcome},
+    receipt::{BatchKind, MissReason, Outcome},
     record::{Binding, Position, Proof, Record},
     space::{Found, Shared},
     staging::{self, Staged, Staging},
@@ -47,7 +47,7 @@ struct Store<'a> {
     shared: &'a Arc<Shared>,
     executor: &'a Executor,
     staging: &'a Arc<Staging>,
-    namespace: Namespace,
+    namespace: KvNamespace,
     cipher: Option<Cipher>,
     chunks: &'a [ChunkAt],
     running: &'a Arc<Running>,
@@ -58,14 +58,14 @@ pub(crate) fn store(
     shared: &Arc<Shared>,
     executor: &Executor,
     staging: &Arc<Staging>,
-    namespace: Namespace,
+    namespace: KvNamespace,
     chunks: &[ChunkAt],
 ) -> Result<Batch> {
     let began = Instant::now();
     let chunk_bytes = shared.geometry.chunk_bytes();
     chunks.iter().try_for_each(|one| one.check(chunk_bytes))?;
     let outcomes = vec![Outcome::NotStored; chunks.len()];
-    let running = Running::new(shared, Operation::Store, outcomes, None, began);
+    let running = Running::new(shared, BatchKind::Store, outcomes, None, began);
     let store = Store {
         shared,
         executor,
@@ -307,7 +307,7 @@ pub(crate) fn read_only(shared: &Shared) -> Error {
 /// The reason of a lookup's miss.
 pub(crate) fn lookup(
     shared: &Shared,
-    namespace: Namespace,
+    namespace: KvNamespace,
     key: &crate::key::Key,
 ) -> std::result::Result<(), MissReason> {
     match shared.find(&mut shared.space.lock(), namespace, key) {

@@ -17,9 +17,9 @@ use crate::{
     batch::Batch,
     cipher::KeyFile,
     format::{Geometry, PAGE_BYTES, PAGE_WORDS, SUPERBLOCK, TierId, is_segment_name},
-    key::{Key, Namespace},
+    key::{Key, KvNamespace},
     loading::{self, ChunkAt},
-    receipt::{Counts, MissReason, Prefill},
+    receipt::{KvCounts, MissReason, Prefill},
     segment::Lease,
     space::{Shared, Space},
     staging::Staging,
@@ -204,7 +204,7 @@ impl Tier {
     /// Whether a chunk is stored, without a system call. It becomes the most recently used one.
     ///
     /// A hit is no promise: the chunk may be evicted, or turn out to be damaged, before it is loaded.
-    pub fn lookup(&self, namespace: Namespace, key: &Key) -> Result<(), MissReason> {
+    pub fn lookup(&self, namespace: KvNamespace, key: &Key) -> Result<(), MissReason> {
         storing::lookup(&self.shared, namespace, key)
     }
 
@@ -213,7 +213,7 @@ impl Tier {
     /// # Errors
     ///
     /// `Invalid` if the parts of a chunk do not have its length, or in a forked child.
-    pub fn load(&self, namespace: Namespace, wanted: &[ChunkAt], prefill: Option<Prefill>) -> Result<Batch> {
+    pub fn load(&self, namespace: KvNamespace, wanted: &[ChunkAt], prefill: Option<Prefill>) -> Result<Batch> {
         self.check_own()?;
         loading::load(&self.shared, &self.now, namespace, wanted, prefill)
     }
@@ -227,7 +227,7 @@ impl Tier {
     /// # Errors
     ///
     /// As [`load`](Self::load), and if the tier is open for loads only.
-    pub fn store(&self, namespace: Namespace, chunks: &[ChunkAt]) -> Result<Batch> {
+    pub fn store(&self, namespace: KvNamespace, chunks: &[ChunkAt]) -> Result<Batch> {
         self.check_own()?;
         if self.shared.access == WordAccess::Read {
             return Err(storing::read_only(&self.shared));
@@ -236,7 +236,7 @@ impl Tier {
     }
 
     /// The counters of this process, since it opened the tier.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> KvCounts {
         self.shared.counters.counts()
     }
 

@@ -13,7 +13,7 @@ use crate::{
     batch::{Batch, Running},
     loading::{self, Target},
     protocol::Slot,
-    receipt::{MissReason, Operation, Outcome},
+    receipt::{BatchKind, MissReason, Outcome},
     record::Proof,
     tier::Tier,
 };
@@ -151,7 +151,7 @@ impl Tier {
             return Ok(());
         }
         let outcomes = vec![Outcome::Miss(MissReason::Damaged); targets.len()];
-        let running = Running::new(&self.shared, Operation::Load, outcomes, None, Instant::now());
+        let running = Running::new(&self.shared, BatchKind::Load, outcomes, None, Instant::now());
         let counts = vec![0; targets.len()];
         let checked = loading::checked(&self.shared, targets, &counts, Vec::new(), Vec::new())?;
         let ticket = loading::begin(&running, &self.background, checked)?;

@@ -8,6 +8,7 @@
 mod capture;
 mod doctor;
 mod fabrics;
+mod kv;
 mod pdu;
 mod plain;
 mod profile;
@@ -31,6 +32,7 @@ pub const TARGETS: &[(&str, FuzzTarget)] = &[
     ("fabric", scenarios::fabric),
     ("head", web::head),
     ("index", storage::index),
+    ("kv", kv::files),
     ("manifest", storage::manifest),
     ("nvme_auth", fabrics::auth),
     ("nvme_index", fabrics::index),

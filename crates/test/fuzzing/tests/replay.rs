@@ -77,6 +77,7 @@ fn every_known_attack_is_survived() {
         ("scenarios", &["scenario", "pcie", "fabric"]),
         ("tags", &["tags"]),
         ("nvme", &["nvme_pdu", "nvme_page"]),
+        ("kv", &["kv"]),
     ] {
         for file in files(&root().join("attacks").join(folder)) {
             let data = fs::read(&file).unwrap();

@@ -22,7 +22,7 @@ use std::{
 use super::*;
 use crate::{
     format::{SlotAt, TierId},
-    key::{Key, Namespace},
+    key::{Key, KvNamespace},
     record::{Binding, Proof},
 };
 
@@ -191,7 +191,7 @@ fn binding(key: u8, generation: u64) -> Binding {
     Binding {
         position: POSITION,
         generation,
-        namespace: Namespace(NAMESPACE),
+        namespace: KvNamespace(NAMESPACE),
         key: Key([key; 32]),
     }
 }

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use straightway_io::{Executor, Region, Settings};
-use straightway_kv::{ChunkAt, Done, Key, MissReason, Namespace, NamespaceParts, Outcome, Tier, TierOptions};
+use straightway_kv::{ChunkAt, Done, Key, KvNamespace, MissReason, NamespaceParts, Outcome, Tier, TierOptions};
 
 /// The length of a chunk.
 pub(crate) const CHUNK: u64 = 8192;
@@ -44,8 +44,8 @@ pub(crate) fn open(path: &Path, options: TierOptions) -> Tier {
     Tier::open(path, &executor(), options).unwrap()
 }
 
-pub(crate) fn namespace(model: &str) -> Namespace {
-    Namespace::new(NamespaceParts {
+pub(crate) fn namespace(model: &str) -> KvNamespace {
+    KvNamespace::new(NamespaceParts {
         model,
         ..NamespaceParts::default()
     })
@@ -70,7 +70,7 @@ pub(crate) fn content(number: u64) -> Vec<u8> {
 }
 
 /// Stores chunks with these numbers.
-pub(crate) fn put(tier: &Tier, namespace: Namespace, numbers: &[u64]) -> Done {
+pub(crate) fn put(tier: &Tier, namespace: KvNamespace, numbers: &[u64]) -> Done {
     let mut memory = Region::host(CHUNK * numbers.len() as u64).unwrap();
     for (place, number) in memory.as_mut_slice().chunks_mut(CHUNK_LEN).zip(numbers) {
         place.copy_from_slice(&content(*number));
@@ -84,7 +84,7 @@ pub(crate) fn put(tier: &Tier, namespace: Namespace, numbers: &[u64]) -> Done {
 }
 
 /// Loads chunks with these numbers, and checks the bytes of every hit. The memory of a miss is not written.
-pub(crate) fn get(tier: &Tier, namespace: Namespace, numbers: &[u64]) -> Done {
+pub(crate) fn get(tier: &Tier, namespace: KvNamespace, numbers: &[u64]) -> Done {
     let mut memory = Arc::new(Region::host(CHUNK * numbers.len() as u64).unwrap());
     let wanted: Vec<_> = (0..)
         .zip(numbers)

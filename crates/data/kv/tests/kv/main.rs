@@ -5,6 +5,7 @@
 mod damage;
 mod fixture;
 mod full;
+mod gpu;
 mod kill;
 mod limits;
 mod loads;
