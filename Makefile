@@ -17,8 +17,8 @@ demo: build
 
 ## Installs the dependencies of the tests and runs all tests. On a bare machine it takes about three minutes to install
 ## PyTorch and the packages that load and save through Straightway (transformers, accelerate, lightning, diffusers,
-## sentence-transformers, jax). They stay in the cache. If a package cannot be installed, its tests are skipped with a
-## reason.
+## sentence-transformers, jax), and another minute for vLLM and SGLang. They stay in the cache. If a package cannot be
+## installed, its tests are skipped with a reason.
 test: setup claim
 	@rm -f "$(PARTS)"
 	tools/part "$(PARTS)" format cargo fmt --all --check

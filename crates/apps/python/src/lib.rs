@@ -44,7 +44,7 @@ mod _straightway {
         plain::{plain_decoded, plain_unpickled},
         receipt::Receipt,
         saving::save,
-        service::{copy, doctor},
+        service::{copy, doctor, free_memory},
         stores::{has_store, is_local},
         stream::Stream,
         tensor::Tensor,

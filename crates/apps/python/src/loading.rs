@@ -1,19 +1,23 @@
 //! Background loads.
 
-use std::{path::PathBuf, sync::Arc, thread::Builder};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread::Builder};
 
-use pyo3::{exceptions::PyRuntimeError, prelude::*, types::PyDict};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyValueError},
+    prelude::*,
+    types::PyDict,
+};
 use straightway_core::{Class, ErrorKind, Place, Result, Share};
 use straightway_io::{Region, store::Location};
 use straightway_sys::cuda::Context;
 use straightway_weights::{
-    Filter, Loader, Mapped, Pick, Placed, Prepared, Rectangle, Selection, Shape, Slice, SlicePart,
+    Filter, Layout, Loader, Mapped, Phase, Pick, Placed, Prepared, Rectangle, Selection, Shape, Slice, SlicePart,
 };
 
 use crate::{
     arguments::{choice, class, place},
     blocks::Blocks,
-    borrowed::context,
+    borrowed::{BorrowedTensor, Contexts, context},
     error::{MissingTensorError, OrRaise, exception, text},
     handover::add,
     memory::Memory,
@@ -38,6 +42,8 @@ pub(crate) struct Loading {
     placed: Arc<Vec<Placed>>,
     /// The tensors that are loaded into memory of a library.
     blocks: Blocks,
+    /// The size of the tensors that are loaded into memory of the caller.
+    given_bytes: u64,
     work: Option<Work<straightway_core::Receipt>>,
 }
 
@@ -96,6 +102,49 @@ impl Loading {
         Self::begin(py, model, &selection, place(device)?, &loader, allocate)
     }
 
+    /// Begins to load tensors of a model, each by its name there, into memory that exists already. All of it is on one
+    /// GPU, and no work of the caller uses it any more.
+    #[staticmethod]
+    #[pyo3(signature = (model, targets, *, route, priority))]
+    fn into(
+        py: Python<'_>,
+        model: &Model,
+        targets: BTreeMap<String, Py<BorrowedTensor>>,
+        route: &str,
+        priority: &str,
+    ) -> PyResult<Self> {
+        let names: Vec<_> = targets.keys().map(|name| format!("name:{name}")).collect();
+        let selection = select(model, Some(&names), Vec::new())?;
+        let loader = loader(model, route, class(priority)?)?;
+        let layout = Layout::new(&model.0, &selection, Phase::Free);
+        let mut contexts = Contexts::default();
+        let mut regions = Vec::with_capacity(layout.tensors.len());
+        for placed in &layout.tensors {
+            let target = targets[&*placed.name].get();
+            if target.dtype != placed.dtype || target.shape != placed.shape {
+                let message = format!(
+                    "tensor {:?} is {} {}, and its target is {} {}",
+                    &*placed.name, placed.dtype, placed.shape, target.dtype, target.shape
+                );
+                return Err(PyValueError::new_err(message));
+            }
+            regions.push(Arc::new(target.region(&mut contexts).or_raise()?));
+        }
+        let prepared = py
+            .detach(|| loader.prepare_into(&model.0, layout, regions))
+            .or_raise()?;
+        let bytes = selection.bytes();
+        let work = Work::begin(&loader.progress, move || prepared.run()).or_raise()?;
+        Ok(Self {
+            mapped: Vec::new(),
+            memory: Memory::Region(Arc::new(Region::at(Place::Host, 0).or_raise()?)),
+            placed: Arc::default(),
+            blocks: Blocks::default(),
+            given_bytes: bytes,
+            work: Some(work),
+        })
+    }
+
     /// Adds the tensors to a dictionary, by name. `take` converts a capsule; `convert` converts tensors of dtypes that
     /// DLPack does not have, or all tensors if there is no `take`.
     fn fill<'py>(
@@ -139,7 +188,7 @@ impl Loading {
     #[getter]
     fn bytes(&self) -> u64 {
         let loaded: u64 = self.placed.iter().map(|placed| placed.bytes).sum();
-        loaded + self.blocks.bytes() + self.mapped_bytes()
+        loaded + self.blocks.bytes() + self.given_bytes + self.mapped_bytes()
     }
 
     /// The number of bytes loaded so far.
@@ -176,6 +225,7 @@ impl Loading {
                 memory: Memory::Region(Arc::new(Region::at(Place::Host, 0).or_raise()?)),
                 placed: Arc::default(),
                 blocks,
+                given_bytes: 0,
                 work: Some(work),
             });
         }
@@ -199,6 +249,7 @@ impl Loading {
             memory,
             placed,
             blocks: Blocks::default(),
+            given_bytes: 0,
             work: Some(work),
         })
     }

@@ -9,6 +9,7 @@ use straightway_weights as weights;
 use crate::{
     error::{MissingTensorError, OrRaise},
     handover::drop_in_background,
+    loading::select,
     stores::{StorageOptions, stores},
 };
 
@@ -88,6 +89,20 @@ impl Model {
     /// The shape of a tensor.
     fn shape<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.tensor(name)?.shape.iter())
+    }
+
+    /// The file of a tensor: its path, or its name in the store.
+    fn file(&self, name: &str) -> PyResult<PathBuf> {
+        let file = self.tensor(name)?.file;
+        Ok(self.0.shards[file as usize].path.clone())
+    }
+
+    /// The number of bytes of the tensors that match `filters`, and how many of them are in the page cache. `None`
+    /// matches all tensors.
+    fn cached(&self, py: Python<'_>, filters: Option<Vec<String>>) -> PyResult<(u64, u64)> {
+        let selection = select(self, filters.as_deref(), Vec::new())?;
+        let cached = py.detach(|| self.0.cached_bytes(&selection)).or_raise()?;
+        Ok((selection.bytes(), cached))
     }
 
     /// The total size of its tensors.

@@ -1,4 +1,4 @@
-//! Copies of files, and the doctor.
+//! Copies of files, the doctor, and the machine's free memory.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -7,7 +7,7 @@ use straightway_copy::{Copier, CopyJob, verify::verify as compare};
 use straightway_core::{Error, Result};
 use straightway_io::Progress;
 use straightway_probe::doctor::{DoctorRequest, Measurements, diagnose};
-use straightway_sys::root::Root;
+use straightway_sys::{FreeMemory, root::Root};
 
 use crate::{
     arguments::choice,
@@ -80,4 +80,11 @@ pub(crate) fn doctor(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Bound<'_
         Ok(serde_json::to_string(&diagnosis).expect("a diagnosis is plain data"))
     })?;
     PyModule::import(py, "json")?.call_method1("loads", (text,))
+}
+
+/// The number of bytes of host memory that this process can still use, by what the machine has available and what its
+/// control groups allow. Page cache counts as free. `None` if the machine does not report it.
+#[pyfunction]
+pub(crate) fn free_memory(py: Python<'_>) -> Option<u64> {
+    py.detach(|| FreeMemory::of(&Root::machine())).map(|free| free.bytes)
 }

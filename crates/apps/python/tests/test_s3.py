@@ -321,3 +321,24 @@ def test_all_writers_take_storage_options(
     # Without the options nothing is found, so they were used.
     with pytest.raises((OSError, ValueError, RuntimeError)):
         straightway.Checkpointer("s3://lab/writers/run").load()
+
+
+def test_an_engines_loader_reads_a_bucket_once_with_a_cache(
+    options: dict[str, str | bool], tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from straightway._engine_options import parse
+    from straightway._engine_weights import EngineWeights
+
+    expected = {name: tensor for shard in range(4) for name, tensor in tensors(shard).items()}
+    settings = {"storage_options": {**options, "cache": str(tmp_path / "cache")}}
+    for way in (("socket", "tcp"), ("buffered", "local_cache")):
+        weights = EngineWeights(parse(settings)[0], "cpu", is_shared=True)
+        found = {name: t.clone() for name, t in weights.read("s3://lab/model", weights.open("s3://lab/model"))}
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], torch.from_numpy(tensor)) for name, tensor in expected.items())
+        rows = [row for receipt in weights.receipts for row in receipt.routes if row["bytes"]]
+        assert {(row["route"], row["reason"]) for row in rows} == {way}
+    wrong = EngineWeights(parse({"storage_options": options})[0], "cpu", is_shared=False)
+    with pytest.raises(FileNotFoundError, match="lab/absent"):
+        wrong.open("s3://lab/absent")

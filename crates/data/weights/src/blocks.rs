@@ -6,7 +6,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use straightway_core::{Receipt, Result};
+use straightway_core::{Error, ErrorKind, Receipt, Result};
 use straightway_io::{Region, Scattered, ScatteredPart};
 use straightway_sys::cuda::Context;
 
@@ -46,7 +46,7 @@ pub struct PreparedBlocks {
     jobs: Jobs,
     /// The tensors that the blocks hold.
     pub tensors: Arc<Vec<Placed>>,
-    /// The blocks, in order.
+    /// The blocks, in order; none if the load goes into regions that existed before it.
     pub blocks: Vec<MemoryBlock>,
     /// The regions of the blocks that have bytes; `None` if no block has any.
     pub target: Option<Arc<Scattered>>,
@@ -71,6 +71,49 @@ impl Loader {
             jobs: Jobs::new(self, model, layout.moves),
             tensors,
             blocks,
+            target,
+        })
+    }
+
+    /// Prepares a load into regions that exist already, one for each tensor of the layout, on one GPU. Each is exactly
+    /// as long as its tensor.
+    pub fn prepare_into(&self, model: &Model, layout: Layout, regions: Vec<Arc<Region>>) -> Result<PreparedBlocks> {
+        let refuse = |message: String| Error::new(ErrorKind::Invalid, "load", model.path.display(), message);
+        if regions.len() != layout.tensors.len() {
+            let (given, needed) = (regions.len(), layout.tensors.len());
+            return Err(refuse(format!("{given} regions were given for {needed} tensors")));
+        }
+        let mut parts = Vec::with_capacity(regions.len());
+        for (placed, region) in layout.tensors.iter().zip(regions) {
+            if placed.bytes == 0 {
+                continue;
+            }
+            if region.bytes() != placed.bytes {
+                let (name, given) = (&placed.name, region.bytes());
+                let message = format!(
+                    "the memory for tensor {name} has {given} bytes, and it needs {}",
+                    placed.bytes
+                );
+                return Err(refuse(message));
+            }
+            parts.push(ScatteredPart {
+                from: placed.at,
+                at: 0,
+                region,
+            });
+        }
+        let count = parts.len();
+        let target = match count {
+            0 => None,
+            _ => Some(Arc::new(Scattered::new(parts, layout.bytes)?)),
+        };
+        if let Some(target) = &target {
+            target.open(count);
+        }
+        Ok(PreparedBlocks {
+            jobs: Jobs::new(self, model, layout.moves),
+            tensors: Arc::new(layout.tensors),
+            blocks: Vec::new(),
             target,
         })
     }

@@ -8,6 +8,7 @@
 //! memory is allocated for it, and every count has a limit.
 
 mod blocks;
+mod cached;
 mod dtype;
 mod filter;
 mod header;

@@ -1,6 +1,7 @@
 """The part of the package that is written in Rust."""
 
 import os
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -32,6 +33,7 @@ __all__ = [
     "save",
     "copy",
     "doctor",
+    "free_memory",
     "Tensor",
     "__version__",
     "has_store",
@@ -110,6 +112,8 @@ class Model:
     def metadata(self) -> dict[str, str] | None: ...
     def dtype(self, name: str) -> str: ...
     def shape(self, name: str) -> tuple[int, ...]: ...
+    def file(self, name: str) -> pathlib.Path: ...
+    def cached(self, filters: list[str] | None) -> tuple[int, int]: ...
     @property
     def nbytes(self) -> int: ...
     def __len__(self) -> int: ...
@@ -139,6 +143,10 @@ class Loading:
         device: str,
         route: Route,
         allocate: _Allocate | None = None,
+    ) -> Loading: ...
+    @staticmethod
+    def into(
+        model: Model, targets: dict[str, BorrowedTensor], *, route: Route, priority: Priority
     ) -> Loading: ...
     def fill(
         self, tensors: dict[str, Any], take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any]
@@ -311,4 +319,5 @@ def copy(
     to_device: bool = False,
     storage_options: StorageOptions | None = None,
 ) -> Receipt: ...
+def free_memory() -> int | None: ...
 def doctor(path: str | os.PathLike[str] | None = None) -> dict[str, Any]: ...

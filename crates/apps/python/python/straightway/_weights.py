@@ -300,7 +300,36 @@ def iterate(
         folder, device, framework, filter, slices, route, priority, memory, storage_options: as for ``load_model``.
     """
     _progress.check(progress, timeout)
-    model = _open(folder, device, storage_options)
+    return stream(
+        _open(folder, device, storage_options),
+        device,
+        framework,
+        filter=filter,
+        slices=slices,
+        batch_bytes=batch_bytes,
+        route=route,
+        priority=priority,
+        memory=memory,
+        progress=progress,
+        timeout=timeout,
+    )
+
+
+def stream(
+    model: Model,
+    device: Any,
+    framework: FrameworkName | None,
+    *,
+    batch_bytes: int,
+    filter: str | Iterable[str] | None = None,
+    slices: Iterable[Cut] = (),
+    route: Route = "auto",
+    priority: Priority = "soon",
+    memory: Owner = "framework",
+    progress: bool | Callback | None = False,
+    timeout: float | None = None,
+) -> Stream:
+    """Streams the selected tensors of an open model, as ``iterate`` does."""
     library = _framework.find(framework)
     place = _framework.device_name(device)
     batches = _Stream(

@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, fs, sync::Arc, thread, time::Duration};
 
 use straightway_core::{Choice, Leg, Place, Route};
-use straightway_io::{Executor, File, GdsUse, Settings};
+use straightway_io::{Executor, File, GdsUse, Region, Settings};
 use straightway_standin::Standin;
 use straightway_sys::cuda::{DeviceMemory, Driver};
 use straightway_weights::{
-    Dtype, FileSaver, Filters, Held, Holding, LARGE_ALIGN_BYTES, Loader, Model, Selection, Slice,
+    Dtype, FileSaver, Filters, Held, Holding, LARGE_ALIGN_BYTES, Layout, Loader, Model, Phase, Selection, Slice,
 };
 use tempfile::TempDir;
 
@@ -263,6 +263,47 @@ fn blocks_that_are_allocated_while_the_load_runs_hold_every_tensor() {
                 assert_same(&seen, &all);
             }
             drop(context);
+            standin.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn tensors_are_loaded_into_regions_that_exist_already() {
+    for seed in 0..2 {
+        Standin::run(&format!("seed={seed} delay_us_max=200"), |standin| {
+            let folder = folder();
+            let path = folder.path().join("model.safetensors");
+            let all = odd();
+            write(&path, &all);
+            let model = Model::open(&path).unwrap();
+            let loader = loader();
+            let layout = || Layout::new(&model, &Selection::all(&model), Phase::Free);
+            let region = |bytes: u64| Arc::new(Region::at(GPU, bytes.max(1)).unwrap());
+            let mut own: Vec<_> = layout().tensors.iter().map(|t| region(t.bytes)).collect();
+            let receipt = loader
+                .prepare_into(&model, layout(), own.clone())
+                .unwrap()
+                .run()
+                .unwrap();
+            assert_eq!(receipt.bytes, model.bytes());
+            for (placed, region) in layout().tensors.iter().zip(&mut own) {
+                let mut bytes = vec![0; usize::try_from(placed.bytes).unwrap()];
+                let region = Arc::get_mut(region).expect("the load has ended");
+                region.read_at(0, &mut bytes).unwrap();
+                assert!(bytes == all[&*placed.name].2, "{}", placed.name);
+            }
+            let error = loader.prepare_into(&model, layout(), own[1..].to_vec()).unwrap_err();
+            assert!(
+                error.to_string().contains("2001 regions were given for 2002 tensors"),
+                "{error}"
+            );
+            let mut short = own;
+            let largest = layout().tensors.iter().position(|t| &*t.name == "large").unwrap();
+            short[largest] = region(10);
+            let error = loader.prepare_into(&model, layout(), short).unwrap_err();
+            assert!(error.to_string().contains("tensor large has 10 bytes"), "{error}");
+            drop(loader);
             standin.assert_clean();
         });
     }

@@ -22,17 +22,20 @@ from ._sharing import storage_ptr, storage_size
 
 if TYPE_CHECKING:
     from ._foreign import convert
+    from ._into import Loaded, load_into
     from ._reader import StorageReader
     from ._stager import Stager
     from ._writer import StorageWriter
 
 __all__ = [
+    "Loaded",
     "Stager",
     "StorageReader",
     "StorageWriter",
     "convert",
     "load",
     "load_file",
+    "load_into",
     "load_model",
     "safe_open",
     "save",
@@ -42,8 +45,15 @@ __all__ = [
     "storage_size",
 ]
 
-# Lazy: they import torch.distributed, which is slow and not needed to load weights.
-_LAZY = {"StorageReader": "_reader", "StorageWriter": "_writer", "Stager": "_stager", "convert": "_foreign"}
+# Lazy: most of them import torch.distributed, which is slow and not needed to load weights.
+_LAZY = {
+    "StorageReader": "_reader",
+    "StorageWriter": "_writer",
+    "Stager": "_stager",
+    "convert": "_foreign",
+    "Loaded": "_into",
+    "load_into": "_into",
+}
 
 
 def __getattr__(name: str) -> Any:
