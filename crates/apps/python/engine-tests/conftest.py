@@ -4,17 +4,15 @@ import json
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
-def tensor(*shape, dtype=torch.bfloat16):
-    return torch.randn(*shape).to(dtype)
-
 
 @pytest.fixture
 def model(tmp_path):
     """The folder of a model of 3 files with an index, and the folder of its draft model."""
+    import torch
     from safetensors.torch import save_file
+
+    def tensor(*shape, dtype=torch.bfloat16):
+        return torch.randn(*shape).to(dtype)
 
     torch.manual_seed(7)
     # Names are in another order in the file than sorted, and files in another than their names as text.
@@ -52,9 +50,12 @@ def model(tmp_path):
 
 def assert_same(found, expected):
     """The same tensors, each file's in any order."""
+    import torch
+
     found, expected = dict(found), dict(expected)
     assert sorted(found) == sorted(expected)
     for name, value in expected.items():
         ours = found[name]
         assert (ours.dtype, ours.shape, ours.device) == (value.dtype, value.shape, value.device), name
-        assert torch.equal(ours.contiguous().view(-1).view(torch.uint8), value.contiguous().view(-1).view(torch.uint8)), name
+        bits = [each.contiguous().view(-1).view(torch.uint8) for each in (ours, value)]
+        assert torch.equal(*bits), name

@@ -38,7 +38,7 @@ class EngineWeights:
 
     def open(self, path: str) -> Model:
         """Opens a file or a URI with the options of its store."""
-        return Model(path, storage_options=self.options.storage_options)
+        return _weights.opened(path, self.device, self.options.storage_options)
 
     def read(
         self,

@@ -123,7 +123,7 @@ def patterns(filter: str | Iterable[str] | None) -> list[str] | None:
     return [filter] if isinstance(filter, str) else list(filter)
 
 
-def _open(path: StrPath, device: Any, storage_options: StorageOptions | None) -> Model:
+def opened(path: StrPath, device: Any, storage_options: StorageOptions | None) -> Model:
     """Opens a model. While its headers are read, lanes and pinned memory are prepared for the device."""
     place = _framework.device_name(device)
     if place.startswith("cuda:"):
@@ -220,7 +220,7 @@ def load_file(
             configuration files.
     """
     return load(
-        _open(filename, device, storage_options),
+        opened(filename, device, storage_options),
         device,
         framework,
         filter=filter,
@@ -259,7 +259,7 @@ def load_model(
         device, framework, filter, priority, memory, progress, timeout, storage_options: as for ``load_file``.
     """
     return load(
-        _open(folder, device, storage_options),
+        opened(folder, device, storage_options),
         device,
         framework,
         filter=filter,
@@ -301,7 +301,7 @@ def iterate(
     """
     _progress.check(progress, timeout)
     return stream(
-        _open(folder, device, storage_options),
+        opened(folder, device, storage_options),
         device,
         framework,
         filter=filter,

@@ -89,7 +89,8 @@ class Loader(DefaultModelLoader):  # type: ignore[misc]
         global _last
         self._weights = _last = self._reader(device_config.device)
         model = super().load_model(model_config=model_config, device_config=device_config)
-        _log.info("%s", self._weights.summary())
+        if self._weights.receipts:
+            _log.info("%s", self._weights.summary())
         return model
 
     def _reader(self, device: Any = None) -> EngineWeights:

@@ -78,7 +78,8 @@ class Loader(DefaultModelLoader):  # type: ignore[misc]
             _ShardedLoader(self.load_config, self._weights).load_weights(model, model_config)
         else:
             super().load_weights(model, model_config)
-        _logger().info("%s", self._weights.summary())
+        if self._weights.receipts:
+            _logger().info("%s", self._weights.summary())
 
     def _uri(self, model_config: Any) -> str | None:
         """The URI of the weights: the setting, or the model's if vLLM has replaced it by a local folder."""
