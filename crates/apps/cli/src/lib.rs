@@ -41,6 +41,11 @@ enum Command {
     /// Each file appears under its name when it is complete and durable, or not at all. With `host:` or `cuda:0` as the
     /// target, the bytes are read into that memory and then discarded: this measures what a program that loads the file
     /// would wait for. `p2p:` and a PCI address is memory in a BAR of that device, which drives reach by peer-to-peer DMA.
+    ///
+    /// Symbolic links that leave a folder are followed, so that the snapshot of a model hub arrives as files; --links says
+    /// otherwise. A copy that fails or is interrupted removes the folders that it made. A name that exists as it is written
+    /// is not a pattern. `straightway cp` is the same command.
+    #[command(alias = "cp")]
     Copy(Deferred<command::copy::Args>),
     /// Load a model's weights into memory, and report the route taken.
     ///
@@ -52,10 +57,11 @@ enum Command {
     /// Names, dtypes, shapes, sizes and alignment. Only headers are read. The routes shown depend on which parts of the
     /// files are in the page cache now.
     Inspect(Deferred<command::inspect::Args>),
-    /// List the objects below a URI or folder, with their sizes.
+    /// List the objects below a URI or folder, with their sizes and dates, and a total.
     ///
-    /// Folders (common prefixes of keys) end with a slash. Names are printed page by page, and nothing is opened. Control
-    /// characters in names are escaped; --json has the exact names.
+    /// Folders (common prefixes of keys) end with a slash. Names are printed page by page, and nothing is opened. Dates are
+    /// in UTC. The size and the date of a symbolic link are those of its file. Control characters in names are escaped;
+    /// --json has the exact names.
     Ls(Deferred<command::ls::Args>),
     /// Remove objects from an object store.
     ///
@@ -65,8 +71,8 @@ enum Command {
     /// Rewrite a model's files with their data on page boundaries.
     ///
     /// Tensors and metadata stay unchanged, and so do the names of the files, unless --shard-size divides the tensors among
-    /// new ones. The new model appears when all of it is durable. Other files of the folder (configuration, tokenizer) are
-    /// not copied.
+    /// new ones. The new model appears when all of it is durable. The other files of a folder (configuration, tokenizer) are
+    /// copied, except hidden ones and weights in other files, which the receipt names.
     Rewrite(Deferred<command::rewrite::Args>),
     /// List, check, compare, prune, export, restore and benchmark checkpoints.
     Checkpoint(Deferred<command::checkpoint::Args>),

@@ -10,7 +10,7 @@ use pyo3::{
 use straightway_core::{Bytes, Rate, Seconds};
 
 /// Fields that the JSON form leaves out if they have no value. As attributes they are `None` then.
-const OPTIONAL: [&str; 3] = ["registration", "requests", "sockets"];
+const OPTIONAL: [&str; 4] = ["registration", "requests", "sockets", "verified"];
 
 /// The receipt of a transfer: bytes by route and reason, and what limited the speed. `str()` is a readable table; the
 /// fields are those of the JSON form.

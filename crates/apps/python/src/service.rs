@@ -1,10 +1,14 @@
 //! Copies of files, the doctor, and the machine's free memory.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyModule};
-use straightway_copy::{Copier, CopyJob, verify::verify as compare};
-use straightway_core::{Error, Result};
+use straightway_copy::{Copier, CopyJob, CopyOptions, LinkChoice, Sources, verify::verify as compare};
+use straightway_core::{Error, ErrorKind, Place, Result};
 use straightway_io::Progress;
 use straightway_probe::doctor::{DoctorRequest, Measurements, diagnose};
 use straightway_sys::{FreeMemory, root::Root};
@@ -18,17 +22,24 @@ use crate::{
 
 /// Copies files and folders. Each appears under its name when it is complete and durable.
 #[pyfunction]
-#[pyo3(signature = (sources, target, *, route="auto", verify=false, to_device=false, storage_options=None))]
+#[pyo3(signature = (
+    sources, target, *, route="auto", links="auto", verify=false, to_device=false, storage_options=None
+))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn copy(
     py: Python<'_>,
     sources: Vec<PathBuf>,
     target: PathBuf,
     route: &str,
+    links: &str,
     verify: bool,
     to_device: bool,
     storage_options: Option<StorageOptions>,
 ) -> PyResult<Receipt> {
     let choice = choice(route)?;
+    let links: LinkChoice = links
+        .parse()
+        .map_err(|_| PyValueError::new_err(format!("links is auto, keep or follow, not {links:?}")))?;
     if to_device && verify {
         return Err(PyValueError::new_err("verify cannot be used with to_device"));
     }
@@ -36,14 +47,18 @@ pub(crate) fn copy(
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
         let stores = stores(storage_options.as_ref())?;
-        let sources = sources.iter().map(|source| stores.locate(source));
-        let sources = sources.collect::<Result<Vec<_>>>()?;
+        check_not_memory(&target)?;
+        let Sources { found, has_pattern } = Sources::find(&stores, &sources)?;
         let target = stores.locate(&target)?;
-        let executor = SESSION.executor(sources.iter().chain([&target]))?;
+        let executor = SESSION.executor(found.iter().chain([&target]))?;
         let job = if to_device {
-            CopyJob::onto_device(&sources, &target)?
+            CopyJob::onto_device(&found, &target)?
         } else {
-            CopyJob::new(&sources, &target)?
+            let options = CopyOptions {
+                links,
+                into_folder: has_pattern,
+            };
+            CopyJob::with(&found, &target, options)?
         };
         let copier = Copier {
             executor: &executor,
@@ -52,11 +67,25 @@ pub(crate) fn copy(
         };
         let mut receipt = copier.run(&job)?;
         if verify {
-            receipt.warnings.extend(compare(&executor, &job, &watched)?);
+            compare(&executor, &job, &watched)?.enter(&mut receipt);
         }
         Ok(receipt)
     })?;
     Ok(Receipt(receipt))
+}
+
+/// Fails if the target of a copy is a name of memory, or looks like one: a file of that name would be a mistake.
+fn check_not_memory(target: &Path) -> Result<()> {
+    let Some(place) = Place::of_target(target.as_os_str())? else {
+        return Ok(());
+    };
+    let message = format!("that is memory ({place}), and a copy is written to files or objects");
+    let target = target.display();
+    Err(
+        Error::new(ErrorKind::Invalid, "copy to", &target, message).with_hint(format!(
+            "load_file reads into memory; a file of that name is ./{target}"
+        )),
+    )
 }
 
 /// Diagnoses whether bytes can go directly from `path` into GPU memory, and if not, why not. The result is that of

@@ -11,6 +11,7 @@
 //! and [`lru`] the bounded map of caches.
 
 pub mod compare;
+pub mod date;
 pub mod error;
 pub mod extent;
 pub mod hint;
@@ -18,6 +19,7 @@ pub mod lock;
 pub mod lru;
 pub mod object;
 pub mod pci;
+pub mod place;
 pub mod plan;
 pub mod policy;
 pub mod quantity;
@@ -30,16 +32,18 @@ pub mod text;
 pub mod transfer;
 pub mod uri;
 
+pub use date::Utc;
 pub use error::{Error, ErrorKind, Result};
 pub use extent::Extent;
 pub use lock::{Lock, SharedLock, Signal};
 pub use object::Object;
 pub use pci::PciAddress;
+pub use place::Place;
 pub use plan::{Chunk, Delivery, Piece, Plan, Portion};
 pub use policy::Policy;
 pub use quantity::{Bytes, Rate, Seconds};
 pub use receipt::Receipt;
-pub use route::{Choice, Leg, Place, Reason, Route};
+pub use route::{Choice, Leg, Reason, Route};
 pub use share::{Class, Share};
 pub use survey::{Alignment, Survey};
 pub use transfer::{Direction, Move, Transfer};

@@ -16,8 +16,9 @@ use std::{borrow::Cow, collections::BTreeMap};
 use crate::{
     error::{Error, ErrorKind, Result},
     extent::{Extent, up},
+    place::Place,
     policy::Policy,
-    route::{Choice, Place, Reason, Route},
+    route::{Choice, Reason, Route},
     survey::{Alignment, Survey},
     transfer::{Direction, Move, Transfer},
 };

@@ -2,8 +2,9 @@
 
 use crate::{
     error::{Error, ErrorKind, Result},
+    place::Place,
     quantity::Bytes,
-    route::{Choice, Place},
+    route::Choice,
     survey::Alignment,
 };
 

@@ -66,6 +66,9 @@ pub struct Receipt {
     /// Statistics of its connections; `None` if no socket was used, or if the kernel does not provide them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<Sockets>,
+    /// The comparison that followed the transfer, if one was requested. `seconds` does not contain its time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified: Option<Verified>,
     /// The bottleneck.
     pub bound_by: Bound,
     /// Unexpected events, such as a slower route, one sentence each. The number is bounded.
@@ -94,6 +97,44 @@ impl Registration {
             seconds,
             efficiency,
         }
+    }
+}
+
+/// A comparison of all bytes after a transfer. They were equal: a difference is an error, and then there is no receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verified {
+    /// How they were compared.
+    pub method: VerifyMethod,
+    /// The number of files or objects.
+    pub objects: u64,
+    /// The bytes that were compared.
+    pub bytes: u64,
+    /// The time that it took.
+    pub seconds: f64,
+}
+
+/// How bytes were compared after a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerifyMethod {
+    /// The copies were read back, and the originals again.
+    ReadBack,
+    /// The bytes in memory were compared with the objects, which were read again, by another route if there is one.
+    ReadAgain,
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let noun = if self.objects == 1 { "object" } else { "objects" };
+        let method = match self.method {
+            VerifyMethod::ReadBack => "read back",
+            VerifyMethod::ReadAgain => "read again",
+        };
+        let (objects, bytes, took) = (self.objects, Bytes(self.bytes), Seconds(self.seconds));
+        write!(
+            f,
+            "verified: {bytes} in {objects} {noun} {method} in {took}, every byte is equal"
+        )
     }
 }
 
@@ -360,6 +401,9 @@ impl fmt::Display for Receipt {
             write!(f, "{sockets}")?;
         }
         self.fmt_cost(f)?;
+        if let Some(verified) = &self.verified {
+            write!(f, "\n  {verified}")?;
+        }
         for warning in &self.warnings {
             write!(f, "\n  warning: {}", shown(warning))?;
         }

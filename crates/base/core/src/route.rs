@@ -4,23 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    error::{Error, ErrorKind, Result},
-    pci::PciAddress,
-};
-
-/// The memory that a region is in. As text: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Place {
-    /// Host memory.
-    Host,
-    /// The memory of the GPU with this number.
-    Gpu(u32),
-    /// Memory in a BAR of this PCI device. Other devices access it by peer-to-peer DMA, the CPU by a mapping. It is
-    /// the controller memory buffer of an NVMe drive, or GPU memory that its driver offers as `p2pmem`.
-    P2p(PciAddress),
-}
+use crate::error::{Error, ErrorKind, Result};
 
 /// The way in which a chunk is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -144,6 +128,8 @@ pub enum Reason {
     NotProven,
     /// A hole of the file: no drive stores these bytes, and the CPU writes the zeros.
     Hole,
+    /// The bytes came from a stream, whose length was not known when the file was begun.
+    Stream,
     /// cuFile moved the bytes through host memory.
     CompatMode,
     /// cuFile moved the bytes and did not report how.
@@ -163,34 +149,6 @@ impl Route {
         match reason {
             Reason::Tcp | Reason::Tls => Self::Socket,
             _ => self,
-        }
-    }
-}
-
-impl FromStr for Place {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let number = text.strip_prefix("cuda:").map(str::parse);
-        let address = text.strip_prefix("p2p:").map(str::parse);
-        match (text, number, address) {
-            ("host:", _, _) => Ok(Self::Host),
-            (_, Some(Ok(number)), _) => Ok(Self::Gpu(number)),
-            (_, _, Some(Ok(address))) => Ok(Self::P2p(address)),
-            _ => {
-                let message = "memory is `host:`, `cuda:` and a number, or `p2p:` and a PCI address";
-                Err(Error::new(ErrorKind::Invalid, "find memory", text, message))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host => f.pad("host:"),
-            Self::Gpu(number) => f.pad(&format!("cuda:{number}")),
-            Self::P2p(address) => f.pad(&format!("p2p:{address}")),
         }
     }
 }
@@ -242,36 +200,12 @@ impl fmt::Display for Reason {
             Self::Rebuilt => "rebuilt from parity",
             Self::NotProven => "DMA to that memory is not proven here",
             Self::Hole => "a hole: zeros by the CPU",
+            Self::Stream => "from a stream of unknown length",
             Self::CompatMode => "cuFile's compatibility mode",
             Self::Unknown => "cuFile did not say how",
             Self::ProvenP2pdma => "proven by cuFile's counters, P2PDMA",
             Self::ProvenNvidiaFs => "proven by cuFile's counters, nvidia-fs",
             Self::ComparedP2pdma => "P2PDMA, proven by comparison",
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_is_read_as_it_is_shown() {
-        for text in ["host:", "cuda:0", "cuda:15", "p2p:0000:04:00.0"] {
-            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
-        }
-        for text in [
-            "",
-            "cuda:",
-            "cuda:x",
-            "cuda:-1",
-            "gpu:0",
-            "tpu",
-            "p2p:",
-            "p2p:04:00.0",
-            "p2p:0000:04:20.0",
-        ] {
-            assert!(text.parse::<Place>().is_err(), "{text}");
-        }
     }
 }

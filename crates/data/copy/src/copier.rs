@@ -18,7 +18,10 @@ use straightway_io::{
 };
 use straightway_sys::limit;
 
-use crate::job::{CopiedFolder, CopiedLink, CopyJob, Pair};
+use crate::{
+    job::{CopiedFolder, CopiedLink, CopyJob, Pair},
+    made::Made,
+};
 
 /// The maximum number of files per job, if the descriptor limit allows it.
 const FILES_PER_JOB: usize = 64;
@@ -45,10 +48,21 @@ pub struct Copier<'a> {
 
 impl Copier<'_> {
     /// Copies everything. Each object appears under its name once it is complete and durable. Links below the target
-    /// that the user named are not followed.
+    /// that the user named are not followed. After an error, the folders that did not exist before are removed.
     pub fn run(&self, job: &CopyJob) -> Result<Receipt> {
+        let mut made = Made::before(job);
+        let copied = self.copy(job, &mut made);
+        if copied.is_err() {
+            made.undo(job);
+        }
+        let mut receipt = copied?;
+        receipt.warnings.extend(job.nothing_to_move());
+        Ok(receipt)
+    }
+
+    fn copy(&self, job: &CopyJob, made: &mut Made) -> Result<Receipt> {
         let tree = Tree::open(job)?;
-        let made = make_folders(&tree, &job.folders)?;
+        let new_folders = make_folders(&tree, &job.folders)?;
         let targets = job.pairs.iter().map(|p| p.target.as_path());
         // A source that is the draft of a killed writer must not be swept away.
         let rescues = job.pairs.iter().any(|p| draft::is_draft(&p.source.name));
@@ -80,26 +94,26 @@ impl Copier<'_> {
                 continue;
             }
             while running.len() >= jobs_max {
-                finish(&tree, &mut running, &mut books)?;
+                finish(&tree, &mut running, &mut books, |drafts| made.note(job, drafts))?;
             }
             running.push_back(self.begin(&tree, pairs, job.onto_device)?);
         }
         while !running.is_empty() {
-            finish(&tree, &mut running, &mut books)?;
+            finish(&tree, &mut running, &mut books, |drafts| made.note(job, drafts))?;
         }
         let receipt = books.close();
         for link in &job.links {
             make_link(&tree, link)?;
         }
         // A name is durable once its folder is synced. Folders created here are synced below, with their mode.
-        let made_in = made.iter().map(|folder| folder.target.as_path());
+        let made_in = new_folders.iter().map(|folder| folder.target.as_path());
         let linked = job.links.iter().map(|l| l.target.as_path());
         for folder in tree.folders_of(made_in.chain(linked)) {
             with_folder(&folder, straightway_sys::Folder::sync)?;
         }
         // Last, and innermost first: no file can be created in a read-only folder.
-        let mut made = made.into_iter().rev();
-        made.try_for_each(|folder| keep_rights(&tree, folder))?;
+        let mut innermost_first = new_folders.into_iter().rev();
+        innermost_first.try_for_each(|folder| keep_rights(&tree, folder))?;
         Ok(receipt)
     }
 
@@ -193,18 +207,24 @@ struct Batch {
     drafts: Vec<Box<dyn Draft>>,
 }
 
-/// Waits for the oldest batch and commits its copies.
-fn finish(tree: &Tree, running: &mut VecDeque<Batch>, books: &mut Books) -> Result<()> {
+/// Waits for the oldest batch and commits its copies, which `note` gets before.
+fn finish(
+    tree: &Tree,
+    running: &mut VecDeque<Batch>,
+    books: &mut Books,
+    note: impl FnOnce(&[Box<dyn Draft>]),
+) -> Result<()> {
     let Some(Batch { ticket, drafts }) = running.pop_front() else {
         return Ok(());
     };
     ticket.enter(books)?;
+    note(&drafts);
     tree.store.commit(drafts, CommitMode::Each)
 }
 
 /// The tree below the target that the user named. In a file system it is accessed through folder descriptors, so that
 /// no link is followed.
-struct Tree {
+pub(crate) struct Tree {
     store: Arc<dyn Store>,
     base: Location,
 }
@@ -222,10 +242,21 @@ impl Tree {
         Ok(Self { store, base })
     }
 
+    /// The tree of a job, if its folder exists.
+    pub(crate) fn open_existing(job: &CopyJob) -> Result<Self> {
+        let base = job.base.clone();
+        let store = base.below(Missing::Refuse)?;
+        Ok(Self { store, base })
+    }
+
     /// The location of a job's target path inside the tree.
     fn at(&self, target: &Path) -> Location {
         // A path in the current folder may lack its leading `./`.
-        let name = target.strip_prefix(&self.base.name).unwrap_or(target);
+        self.inside(target.strip_prefix(&self.base.name).unwrap_or(target))
+    }
+
+    /// The location of a name relative to the tree.
+    pub(crate) fn inside(&self, name: &Path) -> Location {
         Location {
             store: Arc::clone(&self.store),
             name: name.to_owned(),

@@ -1,10 +1,11 @@
 //! The work of one copy: the sources and the target that the user named, resolved to pairs of objects.
 //!
-//! Between file systems, folders keep their permissions and symbolic links stay links. Where a source or the target is
-//! in another store, each object keeps its name relative to the source.
+//! Between file systems, folders keep their permissions, and symbolic links are kept or followed ([`LinkChoice`]). Where a
+//! source or the target is in another store, each object keeps its name relative to the source.
 
 use std::{
-    fs,
+    collections::BTreeSet,
+    fs, io,
     os::unix::{
         ffi::OsStrExt,
         fs::{FileTypeExt, MetadataExt},
@@ -17,15 +18,24 @@ use rustix::io::Errno;
 use straightway_core::{Error, ErrorKind, Result, text::shell_word};
 use straightway_io::{
     draft,
-    store::{
-        Listing, Location, Missing, NAMES_MAX, Named, Registry, StoreExt, Tag, file_identity, is_same_file, list_all,
-        too_many_names,
-    },
+    store::{Location, Named, Registry, StoreExt, Tag, file_identity, is_same_file},
 };
 use straightway_sys::Rights;
 
-/// The maximum depth of nested folders. Deeper nesting is treated as a loop.
-const DEPTH_MAX: usize = 256;
+use crate::{
+    links::LinkChoice,
+    sources::Sources,
+    walk::{Walk, not_a_file},
+};
+
+/// What a copy has to know besides its sources and its target.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CopyOptions {
+    /// What becomes of symbolic links inside folders.
+    pub links: LinkChoice,
+    /// Whether the target is a folder even for a single source: a pattern may match any number of names.
+    pub into_folder: bool,
+}
 
 /// An object and the target of its copy.
 #[derive(Clone, Debug)]
@@ -87,44 +97,41 @@ pub struct CopyJob {
 }
 
 impl CopyJob {
-    /// Resolves `sources` and `target`, each a path or a URI, to a job.
+    /// Resolves `sources` and `target`, each a path or a URI, to a job. Sources may be patterns ([`Sources::find`]).
     pub fn find(stores: &Registry, sources: &[PathBuf], target: &Path) -> Result<Self> {
-        let sources = sources.iter().map(|source| stores.locate(source));
-        let sources = sources.collect::<Result<Vec<_>>>()?;
-        Self::new(&sources, &stores.locate(target)?)
+        let sources = Sources::find(stores, sources)?;
+        let options = CopyOptions {
+            into_folder: sources.has_pattern,
+            ..CopyOptions::default()
+        };
+        Self::with(&sources.found, &stores.locate(target)?, options)
+    }
+
+    /// Makes a job from resolved locations, with the usual options.
+    pub fn new(sources: &[Location], target: &Location) -> Result<Self> {
+        Self::with(sources, target, CopyOptions::default())
     }
 
     /// Makes a job from resolved locations.
     ///
     /// One file is copied to `target` itself, unless that is a folder, a whole store, or (outside a file system) ends
-    /// with a slash. Several files, or a folder, are copied into `target`. A source that is a link is followed; links
-    /// inside folders stay links.
-    pub fn new(sources: &[Location], target: &Location) -> Result<Self> {
+    /// with a slash. Several files, or a folder, are copied into `target`. A source that is a link is followed; for
+    /// links inside folders, see [`LinkChoice`].
+    pub fn with(sources: &[Location], target: &Location, options: CopyOptions) -> Result<Self> {
         let is_local = target.path().is_some();
+        let is_several = sources.len() > 1 || options.into_folder;
         let name = target.name.as_os_str();
-        let is_store = sources.len() > 1 || name.is_empty() || name.as_bytes().ends_with(b"/");
+        let is_store = is_several || name.is_empty() || name.as_bytes().ends_with(b"/");
         let into = target.is_folder(is_store && !is_local);
-        let mut job = Self {
-            base: if into { target.clone() } else { target.parent() },
-            folders: Vec::new(),
-            pairs: Vec::new(),
-            links: Vec::new(),
-            onto_device: false,
-        };
+        let mut job = Self::empty(if into { target.clone() } else { target.parent() });
         if target.path().is_some_and(|path| is_device(&path)) {
             let message = "it is a block device, and its contents would be lost";
             return Err(target
                 .error(ErrorKind::Invalid, "write to", message)
                 .with_hint("⟦to_device⟧ overwrites it"));
         }
-        let needs_folder = |why| {
-            let folder = shell_word(&target.name.to_string_lossy()).to_string();
-            Err(target
-                .error(ErrorKind::Invalid, "copy into", why)
-                .with_hint(format!("mkdir -p {folder}")))
-        };
-        if sources.len() > 1 && !into {
-            return needs_folder("several sources need a folder that exists");
+        if is_several && !into {
+            return Err(no_folder(target, "several sources need a folder that exists"));
         }
         for source in sources {
             let at = match source.name.file_name() {
@@ -132,7 +139,7 @@ impl CopyJob {
                 _ => target.clone(),
             };
             let Some(path) = source.path() else {
-                job.add_object(source, at.name, 0)?;
+                Walk::new(&mut job, options.links).object(source, at.name)?;
                 continue;
             };
             let meta = fs::metadata(&path).map_err(|e| Error::os("open", path.display(), e))?;
@@ -144,15 +151,48 @@ impl CopyJob {
                         return Err(at.error(ErrorKind::Invalid, "copy into", message));
                     }
                 }
-                job.add_folder(source, &at.name, &meta, 0)?;
+                Walk::new(&mut job, options.links).folder(source, &at.name, &meta)?;
             } else if !into && at.name.as_os_str().as_bytes().ends_with(b"/") {
-                return needs_folder("it ends in a slash, and there is no such folder");
+                return Err(no_folder(target, "it ends in a slash, and there is no such folder"));
             } else {
                 job.add_file(source, &at.name, &meta)?;
             }
         }
         job.check_targets_differ()?;
         Ok(job)
+    }
+
+    /// Makes a job that copies the contents of a folder into `target`, which need not exist: the files whose paths
+    /// relative to the folder `is_wanted` accepts. It is asked about folders too. Links are followed.
+    pub fn contents(source: &Location, target: &Location, is_wanted: impl Fn(&Path) -> bool) -> Result<Self> {
+        let mut job = Self::empty(target.clone());
+        let filter = |to: &Path| to.strip_prefix(&target.name).is_ok_and(&is_wanted);
+        let walk = Walk::new(&mut job, LinkChoice::Follow);
+        let mut walk = walk.filtered(&filter);
+        match source.path() {
+            Some(path) => {
+                let meta = fs::metadata(&path).map_err(|e| Error::os("open", path.display(), e))?;
+                walk.folder(source, &target.name, &meta)?;
+            }
+            None => walk.below(source, &target.name, 0)?,
+        }
+        // Folders without a wanted file are left out, and the target itself is not a copy.
+        let files = job.pairs.iter().flat_map(|pair| pair.target.ancestors().skip(1));
+        let parents: BTreeSet<_> = files.map(Path::to_owned).collect();
+        job.folders
+            .retain(|folder| folder.target != target.name && parents.contains(&folder.target));
+        Ok(job)
+    }
+
+    /// A job that does nothing yet.
+    pub(crate) fn empty(base: Location) -> Self {
+        Self {
+            base,
+            folders: Vec::new(),
+            pairs: Vec::new(),
+            links: Vec::new(),
+            onto_device: false,
+        }
     }
 
     /// Makes a job that overwrites a block device with one file or object. Only the user may ask for that: no other
@@ -168,11 +208,8 @@ impl CopyJob {
         };
         let target = Location::from(&path);
         let mut job = Self {
-            base: target.parent(),
-            folders: Vec::new(),
-            pairs: Vec::new(),
-            links: Vec::new(),
             onto_device: true,
+            ..Self::empty(target.parent())
         };
         let Some(from) = source.path() else {
             let opened = source.open()?;
@@ -206,12 +243,21 @@ impl CopyJob {
         self.pairs.iter().map(|p| p.bytes).sum()
     }
 
+    /// What to say about a job without a file: it moves nothing, although something was named.
+    pub(crate) fn nothing_to_move(&self) -> Option<String> {
+        let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        self.pairs.is_empty().then(|| {
+            let (folders, links) = (count(self.folders.len(), "folder"), count(self.links.len(), "link"));
+            format!("no file was copied, because the sources have none: they have {folders} and {links}")
+        })
+    }
+
     /// Whether the target is a file system, which has links and permissions.
-    fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.base.path().is_some()
     }
 
-    fn add_file(&mut self, source: &Location, target: &Path, meta: &fs::Metadata) -> Result<()> {
+    pub(crate) fn add_file(&mut self, source: &Location, target: &Path, meta: &fs::Metadata) -> Result<()> {
         let kind = meta.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(not_a_file(source));
@@ -222,108 +268,19 @@ impl CopyJob {
             return Err(source.error(ErrorKind::Invalid, "copy", message));
         }
         if existing.is_none() && self.is_local() && self.folders.is_empty() {
-            let failed = |e| Error::os("create", target.display(), e);
-            if !fs::metadata(draft::folder_of(target)).map_err(failed)?.is_dir() {
-                return Err(failed(Errno::NOTDIR.into()));
-            }
+            check_folder_of(target)?;
         }
         self.add_pair(source, target.to_owned(), meta.len(), None);
         Ok(())
     }
 
-    fn add_pair(&mut self, source: &Location, target: PathBuf, bytes: u64, tag: Option<Tag>) {
+    pub(crate) fn add_pair(&mut self, source: &Location, target: PathBuf, bytes: u64, tag: Option<Tag>) {
         self.pairs.push(Pair {
             source: source.clone(),
             target,
             bytes,
             tag,
         });
-    }
-
-    fn add_folder(&mut self, source: &Location, target: &Path, meta: &fs::Metadata, depth: usize) -> Result<()> {
-        check_depth(source, depth)?;
-        if self.is_local() {
-            self.folders.push(CopiedFolder {
-                target: target.to_owned(),
-                rights: Rights::of_folder(&source.name, meta.mode()),
-            });
-        }
-        let failed = |e| Error::os("list", source.describe(), e);
-        let mut entries: Vec<_> = fs::read_dir(&source.name)
-            .map_err(failed)?
-            .collect::<Result<_, _>>()
-            .map_err(failed)?;
-        // In a fixed order, so that two runs do the same.
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            let name = entry.file_name();
-            let (from, to) = (source.join(&name), target.join(&name));
-            let meta = fs::symlink_metadata(&from.name).map_err(|e| Error::os("open", from.describe(), e))?;
-            if meta.is_dir() {
-                self.add_folder(&from, &to, &meta, depth + 1)?;
-            } else if meta.file_type().is_block_device() {
-                // The user named a tree of files, not a drive.
-                return Err(not_a_file(&from).with_hint("name the device itself as a source, or leave it out"));
-            } else if !meta.is_symlink() {
-                self.add_file(&from, &to, &meta)?;
-            } else if self.is_local() {
-                let points_to = fs::read_link(&from.name).map_err(|e| Error::os("read", from.describe(), e))?;
-                self.links.push(CopiedLink { points_to, target: to });
-            } else {
-                let message = "a symbolic link cannot be kept in that store";
-                return Err(from
-                    .error(ErrorKind::Invalid, "copy", message)
-                    .with_hint("name its target as a source, or leave it out"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds an object, or all objects below its name, of a store that is not a file system.
-    fn add_object(&mut self, source: &Location, target: PathBuf, depth: usize) -> Result<()> {
-        let is_folder = source.name.as_os_str().as_bytes().ends_with(b"/");
-        let refused = match source.open() {
-            Ok(opened) if !is_folder => {
-                self.add_pair(source, target, opened.object().bytes, opened.tag());
-                return Ok(());
-            }
-            // A name that ends with a slash stands for the objects below it.
-            Ok(_) => source.error(ErrorKind::NotFound, "copy", "nothing is below it"),
-            Err(error) => error,
-        };
-        let names_before = self.pairs.len();
-        match source.below(Missing::Refuse) {
-            Ok(_) => self.add_below(source, &target, depth, &mut 0)?,
-            Err(_) => return Err(refused),
-        }
-        if self.pairs.len() == names_before {
-            return Err(refused);
-        }
-        Ok(())
-    }
-
-    /// Adds all objects below a name. Lengths and versions come from the listing where it has them. `names` counts the
-    /// names of the whole tree: each folder of a faulty service may list further folders.
-    fn add_below(&mut self, source: &Location, target: &Path, depth: usize, names: &mut usize) -> Result<()> {
-        check_depth(source, depth)?;
-        let Listing { objects, folders, .. } = list_all(&*source.below(Missing::Refuse)?)?;
-        *names += objects.len() + folders.len();
-        if *names > NAMES_MAX {
-            return Err(too_many_names(source.describe(), NAMES_MAX));
-        }
-        for Named { name, bytes, tag, .. } in objects {
-            let (from, to) = (source.join(&name), target.join(&name));
-            if let (Some(bytes), Some(tag)) = (bytes, tag) {
-                self.add_pair(&from, to, bytes, Some(tag));
-            } else {
-                let opened = from.open()?;
-                self.add_pair(&from, to, opened.object().bytes, opened.tag());
-            }
-        }
-        for folder in folders {
-            self.add_below(&source.join(&folder), &target.join(&folder), depth + 1, names)?;
-        }
-        Ok(())
     }
 
     fn check_targets_differ(&self) -> Result<()> {
@@ -362,8 +319,31 @@ impl CopyJob {
     }
 }
 
-fn not_a_file(source: &Location) -> Error {
-    source.error(ErrorKind::Invalid, "copy", "it is neither a file nor a folder")
+/// Returns an error if the folder of a new file does not exist.
+fn check_folder_of(target: &Path) -> Result<()> {
+    let failed = |e| Error::os("create", target.display(), e);
+    let folder = draft::folder_of(target);
+    match fs::metadata(folder) {
+        Ok(meta) if meta.is_dir() => Ok(()),
+        Ok(_) => Err(failed(Errno::NOTDIR.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let message = "its folder does not exist";
+            let error = Error::new(ErrorKind::NotFound, "create", target.display(), message);
+            Err(error.with_hint(format!("mkdir -p {}", shell_word(&folder.to_string_lossy()))))
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// The error of a target that has to be a folder.
+fn no_folder(target: &Location, why: &str) -> Error {
+    if target.path().is_some_and(|path| path.exists()) {
+        let message = "it is a file, and several sources need a folder";
+        return target.error(ErrorKind::NotFolder, "copy into", message);
+    }
+    let folder = shell_word(&target.name.to_string_lossy()).to_string();
+    let error = target.error(ErrorKind::Invalid, "copy into", why);
+    error.with_hint(format!("mkdir -p {folder}"))
 }
 
 /// Whether a path leads to a block device.
@@ -377,16 +357,8 @@ fn device_number(path: &Path) -> Option<u64> {
     meta.file_type().is_block_device().then(|| meta.rdev())
 }
 
-fn check_depth(source: &Location, depth: usize) -> Result<()> {
-    if depth <= DEPTH_MAX {
-        return Ok(());
-    }
-    let message = format!("folders are nested deeper than {DEPTH_MAX}");
-    Err(source.error(ErrorKind::Invalid, "copy", message))
-}
-
 /// Returns an error if `target` is inside the folder `source`.
-fn check_outside(source: &Path, target: &Path) -> Result<()> {
+pub(crate) fn check_outside(source: &Path, target: &Path) -> Result<()> {
     let own = file_identity(source);
     let mut folder = Some(target);
     while let Some(part) = folder {
@@ -407,40 +379,4 @@ fn check_outside(source: &Path, target: &Path) -> Result<()> {
         folder = part.parent();
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use straightway_io::store::{Condition, Durability, Store};
-    use straightway_memory::Memory;
-
-    use super::*;
-
-    #[test]
-    fn a_tree_with_too_many_names_is_refused() {
-        let store = Memory::new("tree");
-        for name in ["a", "b/c", "b/d/e", "b/d/f"] {
-            let put = store.put(name.as_ref(), b"x", &Condition::Always, Durability::Unsynced);
-            put.expect("memory takes it");
-        }
-        let source = Location {
-            store: Arc::new(store),
-            name: PathBuf::new(),
-        };
-        // The folders count too: `a`, `b`, `b/c`, `b/d`, `b/d/e`, `b/d/f`.
-        for (room, is_enough) in [(5, false), (6, true)] {
-            let mut job = CopyJob {
-                base: source.clone(),
-                folders: Vec::new(),
-                pairs: Vec::new(),
-                links: Vec::new(),
-                onto_device: false,
-            };
-            let added = job.add_below(&source, Path::new("copy"), 0, &mut (NAMES_MAX - room));
-            assert_eq!(added.is_ok(), is_enough, "{added:?}");
-            if let Err(error) = added {
-                assert!(error.to_string().contains(&NAMES_MAX.to_string()), "{error}");
-            }
-        }
-    }
 }

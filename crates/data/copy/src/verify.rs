@@ -4,9 +4,13 @@
 //! they are evicted from it first. Pages that are cached after that were read from the drive. Pages that could not be
 //! evicted show nothing about the drive, and a warning says so.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
-use straightway_core::{Bytes, Choice, Direction, ErrorKind, Extent, Result, Route, compare::first_difference};
+use straightway_core::{
+    Bytes, Choice, Direction, ErrorKind, Extent, Receipt, Result, Route,
+    compare::first_difference,
+    receipt::{Verified, VerifyMethod},
+};
 use straightway_io::{Ask, Executor, File, Objects, Progress, Region, store::Location};
 use straightway_sys::residency;
 
@@ -15,9 +19,32 @@ use crate::job::CopyJob;
 /// Bytes of each file that are compared at a time.
 const WINDOW_BYTES: u64 = 16 << 20;
 
-/// Compares every copy with its original. An error names the first byte that differs. Returns a warning for the receipt
-/// if bytes were compared that did not come from the drive.
-pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> Result<Option<String>> {
+/// The result of a comparison without a difference.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verification {
+    /// What was compared, and how long it took.
+    pub verified: Verified,
+    /// A warning, if bytes were compared that did not come from the drive.
+    pub warning: Option<String>,
+}
+
+impl Verification {
+    /// Enters it into the receipt of the copy.
+    pub fn enter(self, receipt: &mut Receipt) {
+        receipt.verified = Some(self.verified);
+        receipt.warnings.extend(self.warning);
+    }
+}
+
+/// Compares every copy with its original. An error names the first byte that differs.
+pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> Result<Verification> {
+    let start = Instant::now();
+    let mut verified = Verified {
+        method: VerifyMethod::ReadBack,
+        objects: 0,
+        bytes: 0,
+        seconds: 0.0,
+    };
     let mut cached = CachedCopies::default();
     let mut regions = [Region::host(WINDOW_BYTES)?, Region::host(WINDOW_BYTES)?].map(Arc::new);
     for pair in &job.pairs {
@@ -62,8 +89,14 @@ pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> R
             }
             at = extent.end();
         }
+        verified.objects += 1;
+        verified.bytes += bytes;
     }
-    Ok(cached.warning())
+    verified.seconds = start.elapsed().as_secs_f64();
+    Ok(Verification {
+        verified,
+        warning: cached.warning(),
+    })
 }
 
 /// The copies that stayed in the page cache.

@@ -176,7 +176,7 @@ fn a_copy_that_fails_leaves_nothing_partial_under_a_name() {
 }
 
 #[test]
-fn links_into_other_stores_are_refused_and_missing_sources_are_not_found() {
+fn circles_of_links_are_refused_and_missing_sources_are_not_found() {
     let home = folder();
     fs::create_dir(home.path().join("tree")).unwrap();
     fs::write(home.path().join("tree/file"), "x").unwrap();

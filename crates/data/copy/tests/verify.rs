@@ -101,7 +101,8 @@ fn a_block_that_changed_on_the_drive_is_found_although_the_page_cache_has_the_ri
         let target = mounted.at.join("copy");
         let (executor, job) = copied(folder.path(), &target);
         let verified = verify(&executor, &job, &Arc::default()).unwrap();
-        assert_eq!(verified, None, "{options}: it is read from the drive");
+        assert_eq!(verified.warning, None, "{options}: it is read from the drive");
+        assert_eq!((verified.verified.objects, verified.verified.bytes), (1, BYTES as u64));
         // The journal writes nothing to the file any more.
         let file = File::open(&target).unwrap();
         file.evict().unwrap();
@@ -133,7 +134,7 @@ fn bytes_that_were_not_compared_on_a_drive_are_a_warning() {
     let folder = folder();
     let target = memory.path().join("copy");
     let (executor, job) = copied(folder.path(), &target);
-    let warning = verify(&executor, &job, &Arc::default()).unwrap().unwrap();
+    let warning = verify(&executor, &job, &Arc::default()).unwrap().warning.unwrap();
     let path = target.display().to_string();
     for part in ["2.86 MiB of ", &path, "not on the drive", "in memory"] {
         assert!(warning.contains(part), "{warning}");

@@ -113,6 +113,19 @@ impl Books {
         self.name("service");
     }
 
+    /// Adds bytes of a stream that were written without a job, the time of these writes, and that of their sync.
+    pub fn add_streamed(&mut self, route: Route, bytes: u64, writing: Duration, sync: Duration) {
+        self.legs[1] += bytes;
+        self.tally.count(Leg::Write, route, Reason::Stream, bytes);
+        let time = match route {
+            Route::Socket => &mut self.tally.drive,
+            _ => &mut self.tally.page_cache,
+        };
+        *time += writing;
+        self.sync += sync;
+        self.name(if route == Route::Socket { "http" } else { "pwrite" });
+    }
+
     /// Adds the jobs of other books.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (leg, bytes) in self.legs.iter_mut().zip(other.legs) {
@@ -230,6 +243,7 @@ impl Books {
                 .map(|(count, took)| Registration::new(count, took, seconds)),
             requests: self.tally.requests(),
             sockets: self.tally.sockets(),
+            verified: None,
             bound_by: self.bound(closing),
             warnings: self.tally.warnings().to_vec(),
         }

@@ -45,6 +45,8 @@ pub struct FileDraft {
     folder: Arc<Folder>,
     temporary: OsString,
     name: OsString,
+    /// Its final length.
+    bytes: u64,
     committed: bool,
 }
 
@@ -114,6 +116,7 @@ impl FileDraft {
             folder: Arc::clone(folder),
             temporary: name.to_owned(),
             name: name.to_owned(),
+            bytes,
             committed: true,
         })
     }
@@ -135,6 +138,7 @@ impl FileDraft {
             folder: Arc::clone(folder),
             temporary,
             name: name.to_owned(),
+            bytes,
             committed: false,
         };
         if let Some(rights) = rights {
@@ -245,12 +249,12 @@ pub(crate) fn device_refused(path: &Path) -> Error {
 
 /// Gives drafts their lengths, and syncs those that no job has synced.
 fn finish(drafts: &[FileDraft]) -> Result<()> {
-    for FileDraft { file, .. } in drafts {
+    for FileDraft { file, bytes, .. } in drafts {
         // Writes in whole blocks reach past the end. A job that synced the file has truncated it already.
         let is_truncated =
-            fstat(file.descriptor(IoPath::PageCache)).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(file.bytes()));
+            fstat(file.descriptor(IoPath::PageCache)).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(*bytes));
         if !is_truncated {
-            file.truncate(file.bytes())?;
+            file.truncate(*bytes)?;
         }
         if file.is_unsynced() {
             file.sync()?;
@@ -267,6 +271,11 @@ impl Draft for FileDraft {
     /// Writes through the page cache. The commit makes the bytes durable.
     fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.file.write_all_at(offset, bytes)
+    }
+
+    fn end_at(&mut self, bytes: u64) -> Result<()> {
+        self.bytes = bytes;
+        Ok(())
     }
 }
 

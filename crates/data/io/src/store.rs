@@ -131,6 +131,14 @@ pub trait Draft: Any + fmt::Debug + Send {
 
     /// Writes all of `bytes` at `offset`. For headers and other small data.
     fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Sets the final length, for a writer that learns it only at the end. An object of a file system is begun with
+    /// length 0 for that, and any other with the longest length that it may get.
+    fn end_at(&mut self, _bytes: u64) -> Result<()> {
+        let message = "its store has to know the length of an object at its start";
+        let name = self.handle().object().name;
+        Err(Error::new(ErrorKind::Unsupported, "write", name, message))
+    }
 }
 
 const _: [&dyn Draft; 0] = [];

@@ -127,21 +127,32 @@ impl Upload {
     }
 
     /// Sends the parts that are still buffered or were never written, on up to `FINISHERS_MAX` threads. Returns all
-    /// parts in order.
-    pub fn finish(&self) -> Result<Vec<StoredPart>> {
+    /// parts in order. The object ends at `end`, which may be before the length that the upload was begun with.
+    ///
+    /// # Panics
+    ///
+    /// If `end` is beyond that length.
+    pub fn finish(&self, end: u64) -> Result<Vec<StoredPart>> {
+        assert!(end <= self.bytes, "it ends inside its length");
+        let parts = usize::try_from(end.div_ceil(self.part_bytes)).expect("parts are counted by 32 bits");
+        let own = &self.stored[..parts];
         let missing: Vec<_> = (0..)
-            .zip(&self.stored)
+            .zip(own)
             .filter(|(_, stored)| stored.get().is_none())
             .map(|(number, _)| number)
             .collect();
         parallel::try_each(missing.into_iter(), FINISHERS_MAX, |number| {
             let buffer = self.lock().remove(&number).map(|buffer| buffer.bytes);
-            let bytes = buffer.unwrap_or_else(|| vec![0; self.part_length(number)]);
+            let mut bytes = buffer.unwrap_or_else(|| vec![0; self.part_length(number)]);
+            let rest = end - u64::from(number) * self.part_bytes;
+            bytes.truncate(usize::try_from(rest).unwrap_or(usize::MAX));
             self.send(number, &bytes).map(drop)
         })?;
-        let all = self.stored.iter().map(|stored| stored.get().copied());
-        all.collect::<Option<_>>().ok_or_else(|| {
-            let why = "a part of it was not stored";
+        let all: Option<Vec<_>> = own.iter().map(|stored| stored.get().copied()).collect();
+        // Also if bytes beyond the end were sent.
+        let is_whole = |all: &Vec<StoredPart>| all.iter().map(|stored| stored.part.bytes).sum::<u64>() == end;
+        all.filter(is_whole).ok_or_else(|| {
+            let why = "a part of it was not stored, or not in its length";
             self.remote.failed(ErrorKind::Transient, why, "write it again")
         })
     }

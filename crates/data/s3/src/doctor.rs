@@ -2,11 +2,12 @@
 //! written.
 //!
 //! Each check reports its finding, and a remedy if something is wrong. Checks that depend on a failed one are left out.
-//! One object is read: the named one, or the largest on the first page of names.
+//! One object is read: the named one, or the largest of those that a few listings below the name find.
 
 mod writing;
 
 use std::{
+    collections::VecDeque,
     ffi::OsStr,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
@@ -19,7 +20,7 @@ use straightway_core::{
 };
 use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
-    store::{ListPage, Named},
+    store::{ListPage, Missing, Named},
 };
 use straightway_net::{HttpResponse, suited};
 
@@ -36,6 +37,9 @@ const SKEW_MAX: Duration = Duration::from_mins(7);
 
 /// Many connections count as faster than one from this factor.
 const GAIN_MIN: f64 = 1.3;
+
+/// The most listings in a search for an object to read. Most buckets have only prefixes on their first levels.
+const LISTINGS_MAX: usize = 32;
 
 /// The page in which the object to read is searched.
 const FIRST_PAGE: ListPage = ListPage {
@@ -167,27 +171,48 @@ impl Doctor<'_> {
         }
     }
 
-    /// The object to read: the named one, or the largest on the first page below the name.
+    /// The object to read: the named one, or the largest that is found below the name. A name that ends with a slash
+    /// stands for the objects below it, even if an empty object marks the folder.
     fn find(&self) -> Result<Option<Arc<dyn Handle>>> {
         let mut refused = None;
-        if !self.name.is_empty() {
+        if !self.name.is_empty() && !self.name.as_encoded_bytes().ends_with(b"/") {
             match self.store.open(&[Named::new(self.name)]) {
                 Ok(mut opened) => return Ok(opened.pop()),
                 Err(error) => refused = Some(error),
             }
         }
-        let inside = self.store.inside(self.name)?;
-        let page = inside.list(&FIRST_PAGE);
-        let page = match (page, refused) {
-            (Ok(page), Some(error)) if page.objects.is_empty() => return Err(error),
-            (Ok(page), _) => page,
-            (Err(error), _) => return Err(error),
-        };
-        let largest = page.objects.into_iter().max_by_key(|object| object.bytes);
-        let Some(named) = largest else {
-            return Ok(None);
-        };
-        Ok(inside.open(&[named])?.pop())
+        match (self.largest_below()?, refused) {
+            (Some((inside, named)), _) => Ok(inside.open(&[named])?.pop()),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The largest object of the first pages below the name, level by level. The search ends at an object that is large
+    /// enough to measure with.
+    fn largest_below(&self) -> Result<Option<(Arc<dyn Store>, Named)>> {
+        let mut folders: VecDeque<Arc<dyn Store>> = VecDeque::from([Arc::new(self.store.inside(self.name)?) as _]);
+        let mut largest: Option<(Arc<dyn Store>, Named)> = None;
+        for _ in 0..LISTINGS_MAX {
+            let Some(folder) = folders.pop_front() else {
+                break;
+            };
+            let page = folder.list(&FIRST_PAGE)?;
+            let found = page.objects.into_iter().max_by_key(|object| object.bytes);
+            if let Some(found) = found.filter(|found| largest.as_ref().is_none_or(|(_, best)| found.bytes > best.bytes))
+            {
+                let is_enough = found.bytes >= Some(SAMPLE_BYTES_MAX);
+                largest = Some((Arc::clone(&folder), found));
+                if is_enough {
+                    break;
+                }
+            }
+            let room = LISTINGS_MAX.saturating_sub(folders.len());
+            for name in page.folders.iter().take(room) {
+                folders.push_back(folder.below(name, Missing::Refuse)?);
+            }
+        }
+        Ok(largest)
     }
 
     /// Requests one byte several times: measures the latency, and checks the server's clock and its checksums.

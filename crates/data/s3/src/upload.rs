@@ -51,6 +51,8 @@ pub(crate) struct UploadDraft {
     /// The multipart upload; `None` if the object is put by one request.
     started: Option<StartedUpload>,
     nonce: String,
+    /// Its final length.
+    end: u64,
     is_over: bool,
 }
 
@@ -92,6 +94,7 @@ impl S3 {
             upload: Arc::new(upload),
             started,
             nonce,
+            end: bytes,
             is_over: false,
         })
     }
@@ -113,11 +116,12 @@ impl UploadDraft {
     pub(crate) fn complete(mut self) -> Result<()> {
         let Some(started) = &self.started else {
             self.is_over = true;
-            let bytes = self.upload.take_buffered();
+            let mut bytes = self.upload.take_buffered();
+            bytes.truncate(usize::try_from(self.end).unwrap_or(usize::MAX));
             let put = (&*self.key, self.name(), &*bytes);
             return self.store.put_as(&self.nonce, put, &Condition::Always).map(drop);
         };
-        let parts = self.upload.finish()?;
+        let parts = self.upload.finish(self.end)?;
         // Before the completion, while the own upload is still listed.
         self.store.abort_lost(&self.key, self.name(), started);
         let sum = encoded(whole_sum(
@@ -254,6 +258,16 @@ impl Draft for UploadDraft {
 
     fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.upload.write_all_at(offset, bytes)
+    }
+
+    fn end_at(&mut self, bytes: u64) -> Result<()> {
+        // An upload has at least one part.
+        if bytes > self.upload.bytes() || bytes == 0 && self.started.is_some() {
+            let message = format!("it was begun with 1 to {} bytes, and has {bytes}", self.upload.bytes());
+            return Err(Error::new(ErrorKind::Invalid, "write", self.name(), message));
+        }
+        self.end = bytes;
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fs, sync::Arc};
 
 use serde_json::{Map, Value};
-use straightway_core::{Error, ErrorKind, Extent, Move, Receipt, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Extent, Move, Receipt, Result};
 use straightway_io::{
     Ask, Books, Handle, Objects, Region,
     store::{Listing, Location, Missing, list_all},
@@ -27,9 +27,24 @@ impl FileSaver {
     /// Hugging Face names them. Without it, each file keeps its name. If a file of another model has the same name, the
     /// new file gets another name, and the old file is removed once the new model is complete.
     pub fn rewrite(&self, model: &Model, target: impl Into<Location>, shard_bytes: Option<u64>) -> Result<Receipt> {
+        self.rewrite_then(model, target, shard_bytes, || Ok(()))
+    }
+
+    /// As [`rewrite`](Self::rewrite), with a function that is called when all bytes are durable, and before the model
+    /// appears. If it fails, the model does not appear.
+    pub fn rewrite_then(
+        &self,
+        model: &Model,
+        target: impl Into<Location>,
+        shard_bytes: Option<u64>,
+        before_commit: impl FnOnce() -> Result<()>,
+    ) -> Result<Receipt> {
         let target = target.into();
         let draft = draft_model(model, &target, shard_bytes)?;
+        let longer = shard_bytes.and_then(|bytes| longer_files(&draft.files, bytes));
         let mut receipt = self.fill_drafts(model, &draft.files)?;
+        receipt.warnings.extend(longer);
+        before_commit()?;
         let left = draft.commit()?;
         let warning = |error: &Error| format!("a file of the old model is left: {error}");
         let room = WARNINGS_MAX.saturating_sub(receipt.warnings.len());
@@ -58,6 +73,18 @@ impl FileSaver {
         }
         Ok(books.close())
     }
+}
+
+/// What to say about files that are longer than the size that was asked for: a tensor is not divided.
+fn longer_files(files: &[DraftedFile<&Tensor>], shard_bytes: u64) -> Option<String> {
+    let lengths = files.iter().map(|file| file.outline.data().bytes);
+    let longer: Vec<_> = lengths.filter(|bytes| *bytes > shard_bytes).collect();
+    let longest = longer.iter().max()?;
+    let (count, all) = (longer.len(), files.len());
+    let (asked, longest) = (Bytes(shard_bytes), Bytes(*longest));
+    Some(format!(
+        "{count} of {all} files are larger than the shard size of {asked}, the largest {longest}: a tensor is not divided"
+    ))
 }
 
 /// Begins all files of the new model under temporary names.

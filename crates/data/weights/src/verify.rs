@@ -1,8 +1,12 @@
 //! Verifies loads: loaded weights are compared with their files, which are read again by another route.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
-use straightway_core::{Choice, Error, ErrorKind, Extent, Leg, Move, Result, Route, compare::first_difference};
+use straightway_core::{
+    Choice, Error, ErrorKind, Extent, Leg, Move, Result, Route,
+    compare::first_difference,
+    receipt::{Verified, VerifyMethod},
+};
 use straightway_io::{Ask, File, Region};
 
 use crate::{Layout, Loaded, Loader, Model, Shard};
@@ -11,8 +15,15 @@ use crate::{Layout, Loaded, Loader, Model, Shard};
 const WINDOW_BYTES: u64 = 16 << 20;
 
 /// Compares loaded weights with their files, read again by another route where there is one. An error names the file
-/// and the first byte that differs. `layout` is the one they were loaded with.
+/// and the first byte that differs. The receipt says what was compared. `layout` is the one they were loaded with.
 pub fn verify_loaded(loader: &Loader, model: &Model, layout: &Layout, weights: &mut Loaded) -> Result<()> {
+    let start = Instant::now();
+    let mut verified = Verified {
+        method: VerifyMethod::ReadAgain,
+        objects: 0,
+        bytes: 0,
+        seconds: 0.0,
+    };
     let was_cached = weights.receipt.bytes_by(Leg::Read, Route::Buffered) > 0;
     let Some(memory) = Arc::get_mut(&mut weights.region) else {
         let message = "its region is in use elsewhere";
@@ -54,7 +65,11 @@ pub fn verify_loaded(loader: &Loader, model: &Model, layout: &Layout, weights: &
                 }
             }
         }
+        verified.objects += 1;
+        verified.bytes += moves.iter().map(|m| m.extent.bytes).sum::<u64>();
     }
+    verified.seconds = start.elapsed().as_secs_f64();
+    weights.receipt.verified = Some(verified);
     Ok(())
 }
 

@@ -1,21 +1,24 @@
 //! `straightway copy`: copies files and folders by the most direct route, with a receipt.
 
+mod dry_run;
+mod memory;
+mod stream;
+
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use straightway_copy::{Copier, CopyJob, verify::verify};
-use straightway_core::{
-    Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Receipt, Route, survey::whole_pages,
-};
+use straightway_copy::{Copier, CopyJob, CopyOptions, LinkChoice, Sources, verify::verify};
+use straightway_core::{Bytes, Choice, Error, ErrorKind, PciAddress, Place, Receipt, Route};
 use straightway_io::{
-    Ask, Executor, Handle, Objects, Progress, Region, ReportFile,
+    Progress, ReportFile,
     settings::Demand,
-    store::{Location, Named, is_same_file},
+    store::{Location, Registry, is_same_file},
     wrapper::traced::Trace,
 };
 use straightway_stores::{Session, TransferSpec};
+use stream::STREAM;
 
 use super::{
-    output::print_receipt,
+    output::{print_receipt, say},
     stores::{CacheArgs, StoreArgs},
     tuning::Tuning,
     watch::Watch,
@@ -23,14 +26,20 @@ use super::{
 };
 
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command")]
 pub(crate) struct Args {
-    /// What to copy: files and folders, or objects by URI.
+    /// What to copy: files and folders, objects by URI, patterns such as `'s3://models/llama/*.json'`, or `-` for
+    /// standard input.
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<PathBuf>,
 
-    /// The target: a file, a folder, a URI, or memory: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
+    /// The target: a file, a folder, a URI, `-` for standard output, or memory: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
     #[arg(value_name = "DST")]
     target: PathBuf,
+
+    /// What becomes of symbolic links inside folders. Links that are named themselves are followed.
+    #[arg(long, value_parser = one_of(&LinkChoice::WORDS), default_value = "auto")]
+    links: LinkChoice,
 
     /// The route of the bytes.
     #[arg(long, value_parser = one_of(&Choice::WORDS), default_value = "auto")]
@@ -46,9 +55,29 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "verify")]
     to_device: bool,
 
-    /// Read every copy back from the drive and compare it.
+    /// Read every copy back from the drive and compare it. The receipt says how many bytes were compared.
     #[arg(long)]
     verify: bool,
+
+    /// With `-` as the source and a bucket as the target: the most bytes that may come [default: 312 GiB].
+    #[arg(long, value_name = "SIZE")]
+    expected_size: Option<Bytes>,
+
+    /// List what would be copied, and write nothing.
+    #[arg(short = 'n', long, conflicts_with_all = ["verify", "to_device", "trace"])]
+    dry_run: bool,
+
+    /// Write no receipt and no progress. Warnings and errors are still written to stderr.
+    #[arg(short, long, conflicts_with_all = ["json", "dry_run"])]
+    quiet: bool,
+
+    /// Accepted, as in `cp`: folders are always copied with everything in them.
+    #[arg(short, long)]
+    recursive: bool,
+
+    /// Accepted, as in `cp`: a copy always replaces a file of the same name.
+    #[arg(short, long, visible_alias = "overwrite")]
+    force: bool,
 
     /// Write the receipt as JSON.
     #[arg(long)]
@@ -70,8 +99,59 @@ pub(crate) struct Args {
 
 impl Args {
     /// The memory that the target names, if it names any. A file of that name is `./cuda:0`.
-    fn memory(&self) -> Option<Place> {
-        self.target.to_str()?.parse().ok()
+    fn memory(&self) -> Result<Option<Place>, Error> {
+        let name = self.target.as_os_str();
+        let place = Place::of_target(name)?;
+        let is_word = !name.as_encoded_bytes().contains(&b':');
+        if let Some(place) = place.filter(|_| is_word && self.target.symlink_metadata().is_ok()) {
+            let name = self.target.display();
+            let message = format!("a file or folder has that name, and it is also a name of memory, {place}");
+            return Err(Error::new(ErrorKind::Invalid, "copy to", &name, message)
+                .with_hint(format!("write ./{name} or {place}")));
+        }
+        Ok(place)
+    }
+
+    /// What to do, and the sources.
+    fn work(&self, stores: &Registry) -> Result<(Work, Vec<Location>), Error> {
+        if self.sources.iter().any(|source| source.as_os_str() == STREAM) {
+            return self.work_of_input(stores);
+        }
+        let sources = Sources::find(stores, &self.sources)?;
+        if self.target.as_os_str() == STREAM {
+            self.check_stream()?;
+            if sources.found.len() > 1 {
+                let message = "it takes one file or object";
+                return Err(Error::new(ErrorKind::Invalid, "copy to", "standard output", message));
+            }
+            return Ok((Work::Send, sources.found));
+        }
+        let options = CopyOptions {
+            links: self.links,
+            into_folder: sources.has_pattern,
+        };
+        let target = || stores.locate(&self.target);
+        let work = match self.memory()? {
+            Some(place) => Work::Read(place),
+            None if self.to_device => Work::Copy(CopyJob::onto_device(&sources.found, &target()?)?),
+            None => Work::Copy(CopyJob::with(&sources.found, &target()?, options)?),
+        };
+        Ok((work, sources.found))
+    }
+
+    /// The work of a copy from standard input.
+    fn work_of_input(&self, stores: &Registry) -> Result<(Work, Vec<Location>), Error> {
+        self.check_stream()?;
+        let refuse = |message: &str| Err(Error::new(ErrorKind::Invalid, "copy", "standard input", message));
+        if self.sources.len() > 1 {
+            return refuse("it has to be the only source");
+        }
+        if self.target.as_os_str() == STREAM || self.memory()?.is_some() {
+            return refuse("the target has to be a file or an object");
+        }
+        let target = stores.locate(&self.target)?;
+        stream::check_target(self, &target)?;
+        Ok((Work::Receive(target), Vec::new()))
     }
 
     /// Checks that the options fit together.
@@ -92,6 +172,15 @@ impl Args {
             ));
         }
         Ok(())
+    }
+
+    /// Watches a transfer, with a progress bar unless the user wants none.
+    fn watch(&self, progress: &Arc<Progress>, bytes: u64, written: Option<&Location>) -> Watch {
+        if self.quiet {
+            Watch::hidden(progress, written)
+        } else {
+            Watch::begin(progress, bytes, written)
+        }
     }
 
     /// Checks that the trace does not overwrite a file that is copied.
@@ -131,21 +220,28 @@ enum Work {
     Read(Place),
     /// Copies the sources to other files.
     Copy(CopyJob),
+    /// Copies standard input to a file or object.
+    Receive(Location),
+    /// Copies the source to standard output.
+    Send,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let session = Session::new();
-    let stores = args.store.stores_through(&args.cache, &session)?;
-    let sources = args.sources.iter().map(|source| stores.locate(source));
-    let sources = sources.collect::<Result<Vec<_>, _>>()?;
-    let work = match args.memory() {
-        Some(place) => Work::Read(place),
-        None if args.to_device => Work::Copy(CopyJob::onto_device(&sources, &stores.locate(&args.target)?)?),
-        None => Work::Copy(CopyJob::new(&sources, &stores.locate(&args.target)?)?),
+    let stores = if args.dry_run {
+        // A cache would be created.
+        args.store.stores(&session)?
+    } else {
+        args.store.stores_through(&args.cache, &session)?
     };
+    let (work, sources) = args.work(&stores)?;
     args.check(&work)?;
     args.check_trace(&work)?;
+    if args.dry_run {
+        dry_run::print_work(&work, &sources, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let trace = args.trace.as_ref().map(|_| Trace::default());
     // Opened first, so that a trace that cannot be written fails before the work and not after it.
     let trace_file = match &args.trace {
@@ -153,7 +249,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let (target, sizes) = match &work {
-        Work::Read(_) => (None, Vec::new()),
+        Work::Read(_) | Work::Send => (None, Vec::new()),
+        Work::Receive(target) => (Some(target), Vec::new()),
         Work::Copy(job) => {
             let sizes = job.pairs.iter().map(|pair| pair.bytes);
             (Some(&job.base), sizes.collect())
@@ -169,78 +266,41 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         trace: trace.clone(),
         ..TransferSpec::default()
     })?;
+    let copier = Copier {
+        executor: &executor,
+        choice: args.route,
+        progress: Arc::clone(&progress),
+    };
     let outcome = match &work {
-        Work::Read(place) => read(args, &sources, *place, &executor, &progress),
-        Work::Copy(job) => copy(args, job, &executor, &progress),
+        Work::Send => return stream::send(args, &copier, &sources[0]),
+        Work::Receive(target) => stream::receive(args, &copier, target).map_err(Into::into),
+        Work::Read(place) => memory::read(args, &sources, *place, &executor, &progress),
+        Work::Copy(job) => copy(args, job, &copier),
     };
     // Written after an error too: then it is needed most.
     if let (Some(file), Some(trace)) = (trace_file, &trace) {
         file.finish(&trace_text(trace))?;
     }
     let receipt = outcome?;
-    print_receipt(&receipt, args.json)?;
+    if args.quiet {
+        receipt
+            .warnings
+            .iter()
+            .for_each(|warning| say(&format!("warning: {warning}")));
+    } else {
+        print_receipt(&receipt, args.json)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn copy(args: &Args, job: &CopyJob, executor: &Executor, progress: &Arc<Progress>) -> anyhow::Result<Receipt> {
+fn copy(args: &Args, job: &CopyJob, copier: &Copier<'_>) -> anyhow::Result<Receipt> {
     let passes = if args.verify { 3 } else { 1 };
-    let _watch = Watch::begin(progress, job.bytes() * passes, Some(&job.base));
-    let copier = Copier {
-        executor,
-        choice: args.route,
-        progress: Arc::clone(progress),
-    };
+    let _watch = args.watch(&copier.progress, job.bytes() * passes, Some(&job.base));
     let mut receipt = copier.run(job)?;
     if args.verify {
-        receipt.warnings.extend(verify(executor, job, progress)?);
+        verify(copier.executor, job, &copier.progress)?.enter(&mut receipt);
     }
     Ok(receipt)
-}
-
-/// Reads the sources into memory.
-fn read(
-    args: &Args,
-    sources: &[Location],
-    place: Place,
-    executor: &Executor,
-    progress: &Arc<Progress>,
-) -> anyhow::Result<Receipt> {
-    if args.verify {
-        let message = "memory is not read back";
-        return Err(Error::new(ErrorKind::Invalid, "verify", place, message)
-            .with_hint("leave out --verify, or copy to a file")
-            .into());
-    }
-    let store = Arc::clone(&sources[0].store);
-    if let Some(other) = sources.iter().find(|s| !Arc::ptr_eq(&s.store, &store)) {
-        let message = "it is in another store than the first source";
-        return Err(other
-            .error(ErrorKind::Invalid, "read", message)
-            .with_hint("read from one store at a time")
-            .into());
-    }
-    // In one call, so that a store on a network requests all of them at once.
-    let names: Vec<_> = sources.iter().map(|s| Named::new(&s.name)).collect();
-    let handles = store.open(&names)?;
-    // Each file begins on a page: otherwise a file of an odd size would misalign the next ones for DMA.
-    let mut at = 0;
-    let whole = |(object, handle): (u32, &Arc<dyn Handle>)| {
-        let extent = Extent::new(0, handle.object().bytes);
-        let start = at;
-        at += whole_pages(extent.bytes);
-        Move {
-            object,
-            extent,
-            at: start,
-        }
-    };
-    let moves: Vec<_> = (0..).zip(&handles).map(whole).collect();
-    let region = Arc::new(Region::at(place, at)?);
-    region.populate();
-    let _watch = Watch::begin(progress, moves.iter().map(|m| m.extent.bytes).sum(), None);
-    let objects = Objects::new(store, handles);
-    let ask = Ask::new(args.route, progress);
-    Ok(executor.read(objects, moves, &region, ask)?.wait()?)
 }
 
 /// A trace as JSON, one object per line.

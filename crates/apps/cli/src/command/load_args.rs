@@ -8,7 +8,7 @@ use straightway_stores::Session;
 use straightway_weights::Loader;
 
 use super::{
-    selection_args::{SelectionArgs, device},
+    selection_args::SelectionArgs,
     stores::{CacheArgs, StoreArgs},
     tuning::Tuning,
     words::one_of,
@@ -21,8 +21,8 @@ pub(crate) struct LoadArgs {
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
 
-    /// The target memory: `host` or `cuda:0`.
-    #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
+    /// The target memory: `host` or `cuda:0`; `cpu`, `cuda` and `gpu` are accepted too.
+    #[arg(long, value_name = "DEVICE", default_value = "host")]
     pub(crate) device: Place,
 
     /// The route of the bytes.

@@ -1,12 +1,17 @@
 //! `straightway ls`: lists the objects of a store below a name.
 
-use std::{path::PathBuf, process::ExitCode, time::UNIX_EPOCH};
+use std::{
+    fs,
+    path::PathBuf,
+    process::ExitCode,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use serde_json::json;
-use straightway_core::{Bytes, Error, ErrorKind, Uri, text::shown};
+use straightway_core::{Bytes, Error, ErrorKind, Uri, Utc, text::shown};
 use straightway_io::{
     Store,
-    store::{Location, Missing, NAMES_MAX, Named, open_one, pages, too_many_names},
+    store::{Location, Missing, NAMES_MAX, Named, StoreExt, open_one, pages, too_many_names},
 };
 use straightway_stores::Session;
 
@@ -50,6 +55,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args,
         at: &at,
         count: 0,
+        total: Total::default(),
     };
     match at.below(Missing::Refuse) {
         Ok(inside) => lister.list(&*inside, "", DEPTH_MAX)?,
@@ -71,7 +77,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     tag: opened.tag(),
                     ..Named::new(&at.name)
                 };
-                show(args, "", &named)?;
+                let entry = Entry::of(&*at.store, "", &named);
+                entry.show(args.json)?;
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let message = "there is no such object, and there are no objects below it";
@@ -82,6 +89,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Err(error) => return Err(error.into()),
         }
     }
+    if lister.count > 0 && !args.json {
+        print(&lister.total.line())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -91,6 +101,7 @@ struct Lister<'a> {
     /// The start of the listing.
     at: &'a Location,
     count: usize,
+    total: Total,
 }
 
 impl Lister<'_> {
@@ -100,13 +111,16 @@ impl Lister<'_> {
             let page = page?;
             for object in &page.objects {
                 self.count_name()?;
-                show(self.args, before, object)?;
+                let entry = Entry::of(store, before, object);
+                entry.show(self.args.json)?;
+                self.total.add(&entry);
             }
             for folder in &page.folders {
                 self.count_name()?;
                 let name = format!("{before}{}/", folder.display());
                 if !self.args.recursive {
                     show_folder(self.args, &name)?;
+                    self.total.folders += 1;
                 } else if depth == 0 {
                     anyhow::bail!("{} is nested deeper than {DEPTH_MAX}", shown(&name));
                 } else {
@@ -128,25 +142,87 @@ impl Lister<'_> {
     }
 }
 
-fn show(args: &Args, before: &str, object: &Named) -> anyhow::Result<()> {
-    let name = format!("{before}{}", object.name.display());
-    if args.json {
-        let since = object.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        return print_json_line(&json!({
-            "name": name,
-            "bytes": object.bytes,
-            "modified_s": since.map(|since| since.as_secs()),
-        }));
+/// The objects that were listed.
+#[derive(Debug, Default)]
+struct Total {
+    objects: usize,
+    bytes: u64,
+    folders: usize,
+}
+
+impl Total {
+    fn add(&mut self, entry: &Entry) {
+        self.objects += 1;
+        self.bytes += entry.bytes.unwrap_or(0);
     }
-    let size = object
-        .bytes
-        .map_or_else(|| "-".to_owned(), |bytes| Bytes(bytes).to_string());
-    print(&format!("{size:>10}  {}\n", shown(&name)))
+
+    fn line(&self) -> String {
+        let counted = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        let objects = counted(self.objects, "object");
+        let folders = match self.folders {
+            0 => String::new(),
+            count => format!(", and {} (-r lists what is in them)", counted(count, "folder")),
+        };
+        let size = Bytes(self.bytes).to_string();
+        format!("{size:>10}  {:20}  in {objects}{folders}\n", "")
+    }
+}
+
+/// A line of the listing.
+struct Entry {
+    name: String,
+    bytes: Option<u64>,
+    modified: Option<SystemTime>,
+    /// The path that a symbolic link contains.
+    points_to: Option<String>,
+}
+
+impl Entry {
+    /// An object of a store. The listing of a folder has only names, so its files are examined here. The size and the
+    /// date of a link are those of the file that it leads to.
+    fn of(store: &dyn Store, before: &str, object: &Named) -> Self {
+        let mut entry = Self {
+            name: format!("{before}{}", object.name.display()),
+            bytes: object.bytes,
+            modified: object.modified,
+            points_to: None,
+        };
+        if let Some(path) = store.path(&object.name) {
+            let meta = fs::metadata(&path).ok();
+            let file = meta.as_ref().filter(|meta| meta.is_file());
+            entry.bytes = entry.bytes.or(file.map(fs::Metadata::len));
+            entry.modified = entry.modified.or(meta.and_then(|meta| meta.modified().ok()));
+            entry.points_to = fs::read_link(&path).ok().map(|to| to.display().to_string());
+        }
+        entry
+    }
+
+    fn show(&self, as_json: bool) -> anyhow::Result<()> {
+        if as_json {
+            let since = self.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            let mut line = json!({
+                "name": self.name,
+                "bytes": self.bytes,
+                "modified_s": since.map(|since| since.as_secs()),
+            });
+            if let Some(points_to) = &self.points_to {
+                line["points_to"] = json!(points_to);
+            }
+            return print_json_line(&line);
+        }
+        let size = self
+            .bytes
+            .map_or_else(|| "-".to_owned(), |bytes| Bytes(bytes).to_string());
+        let date = self.modified.map(|time| Utc(time).to_string()).unwrap_or_default();
+        let link = self.points_to.as_deref().map(|to| format!(" -> {}", shown(to)));
+        let link = link.unwrap_or_default();
+        print(&format!("{size:>10}  {date:20}  {}{link}\n", shown(&self.name)))
+    }
 }
 
 fn show_folder(args: &Args, name: &str) -> anyhow::Result<()> {
     if args.json {
         return print_json_line(&json!({ "folder": name }));
     }
-    print(&format!("{:>10}  {}\n", "", shown(name)))
+    print(&format!("{:>10}  {:20}  {}\n", "", "", shown(name)))
 }

@@ -6,6 +6,7 @@
 use std::{
     fs,
     io::{self, BufWriter, IsTerminal, Write},
+    os::fd::AsFd,
     path::{Path, PathBuf},
 };
 
@@ -167,6 +168,31 @@ pub(crate) fn print_receipt(receipt: &Receipt, as_json: bool) -> anyhow::Result<
 /// Writes escaped text to stdout.
 fn written(shown: &str) -> anyhow::Result<()> {
     is_written(stdout().write_all(shown.as_bytes()))
+}
+
+/// Standard output for the bytes of a file, which are not escaped. A closed pipe is an error here.
+#[derive(Debug)]
+pub(crate) struct RawStdout(());
+
+impl RawStdout {
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+
+    pub(crate) fn is_terminal() -> bool {
+        stdout().is_terminal()
+    }
+}
+
+impl Write for RawStdout {
+    /// Writes without the buffer of the standard library, which looks for line feeds.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(stdout().as_fd(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one way to stdout")]

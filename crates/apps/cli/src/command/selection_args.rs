@@ -1,6 +1,6 @@
 //! The selection of tensors of a model and of their parts, for `load` and `inspect`.
 
-use straightway_core::{Error, ErrorKind, Place, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_weights::{Filter, Model, Selection, Slice, SlicePart};
 
 /// A selection of tensors, and of a part of each.
@@ -59,12 +59,4 @@ fn rank(text: &str) -> Result<(u64, u64)> {
     let (rank, of) = text.split_once('/').ok_or_else(refuse)?;
     let number = |text: &str| text.parse().map_err(|_| refuse());
     Ok((number(rank)?, number(of)?))
-}
-
-/// Parses the memory of `--device`. `host` needs no colon here.
-pub(crate) fn device(text: &str) -> Result<Place> {
-    match text {
-        "host" => Ok(Place::Host),
-        _ => text.parse(),
-    }
 }

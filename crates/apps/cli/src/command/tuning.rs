@@ -63,6 +63,11 @@ impl Tuning {
         }
     }
 
+    /// The rate limit.
+    pub(crate) fn limit(&self) -> Option<Rate> {
+        self.limit
+    }
+
     /// The executor of transfers between these locations.
     pub(crate) fn executor(&self, session: &Session, ends: &[&Location]) -> Result<Executor> {
         self.executor_by(DriveFacts::Known, session, ends)

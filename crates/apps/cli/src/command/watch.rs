@@ -8,6 +8,7 @@ use std::{
     thread::JoinHandle,
 };
 
+use indicatif::ProgressBar;
 use straightway_io::{Progress, store::Location};
 
 use super::{
@@ -26,6 +27,15 @@ impl Watch {
     /// Shows `progress` out of `bytes`, and cancels the transfer on SIGINT, SIGTERM and SIGHUP. `written` is where the
     /// transfer writes to, if it does.
     pub(crate) fn begin(progress: &Arc<Progress>, bytes: u64, written: Option<&Location>) -> Self {
+        Self::with(progress, bytes_bar(bytes), written)
+    }
+
+    /// As [`begin`](Self::begin), without a bar.
+    pub(crate) fn hidden(progress: &Arc<Progress>, written: Option<&Location>) -> Self {
+        Self::with(progress, ProgressBar::hidden(), written)
+    }
+
+    fn with(progress: &Arc<Progress>, bar: ProgressBar, written: Option<&Location>) -> Self {
         let watched = Arc::clone(progress);
         on_interrupt(move || watched.cancel());
         if written.is_none_or(|at| at.path().is_some()) {
@@ -33,7 +43,6 @@ impl Watch {
         }
         let over = Arc::new(AtomicBool::new(false));
         let (is_over, progress) = (Arc::clone(&over), Arc::clone(progress));
-        let bar = bytes_bar(bytes);
         let show = move || {
             while !is_over.load(Ordering::Relaxed) {
                 bar.set_position(progress.moved_bytes());

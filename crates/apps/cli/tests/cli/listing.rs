@@ -62,8 +62,9 @@ fn a_name_is_one_line_whatever_characters_it_has() {
         }
     });
     let dir = TestDir::new();
-    assert_lines(&run(&dir, &server, &["ls", "s3://bucket"]), 4);
-    assert_lines(&run(&dir, &server, &["ls", "--recursive", "s3://bucket"]), 4);
+    // Four names and the total.
+    assert_lines(&run(&dir, &server, &["ls", "s3://bucket"]), 5);
+    assert_lines(&run(&dir, &server, &["ls", "--recursive", "s3://bucket"]), 5);
     let removed = run(&dir, &server, &["rm", "--recursive", "--dry-run", "s3://bucket/plain"]);
     assert_lines(&removed, 1);
     let ran = run(&dir, &server, &["ls", "--json", "s3://bucket"]);
@@ -83,7 +84,50 @@ fn a_name_is_one_line_whatever_characters_it_has() {
         fs::write(local.join(object), b"x").unwrap();
     }
     fs::create_dir(local.join("f\n\u{1b}[2Jg")).unwrap();
-    assert_lines(&dir.run(["ls", "local"]), 4);
+    assert_lines(&dir.run(["ls", "local"]), 5);
+}
+
+#[test]
+fn a_folder_is_listed_with_sizes_dates_and_a_total() {
+    let dir = TestDir::new();
+    dir.folder("model/sub");
+    dir.file("model/config.json", 2048, 1);
+    dir.file("blob", 1 << 20, 2);
+    std::os::unix::fs::symlink("../blob", dir.path("model/weights")).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path("model/broken")).unwrap();
+    let date = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    for name in ["model/config.json", "blob"] {
+        let file = fs::File::options().write(true).open(dir.path(name)).unwrap();
+        file.set_modified(date).unwrap();
+    }
+    let ran = dir.run(["ls", "model"]);
+    assert_eq!(
+        ran.out,
+        concat!(
+            "         -                        broken -> nowhere\n",
+            "     2 KiB  2001-09-09 01:46:40Z  config.json\n",
+            "     1 MiB  2001-09-09 01:46:40Z  weights -> ../blob\n",
+            "                                  sub/\n",
+            "     1 MiB                        in 3 objects, and 1 folder (-r lists what is in them)\n",
+        )
+    );
+    let ran = dir.run(["ls", "--json", "model"]);
+    let lines: Vec<serde_json::Value> = ran
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 4, "a total is no object");
+    assert_eq!(
+        (&lines[1]["bytes"], &lines[1]["modified_s"]),
+        (&2048.into(), &1_000_000_000.into())
+    );
+    assert_eq!(
+        (&lines[2]["bytes"], &lines[2]["points_to"]),
+        (&(1 << 20).into(), &"../blob".into())
+    );
+    let ran = dir.run(["ls", "model/config.json"]);
+    assert_eq!(ran.out, "     2 KiB  2001-09-09 01:46:40Z  model/config.json\n");
 }
 
 #[test]

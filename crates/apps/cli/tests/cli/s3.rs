@@ -305,6 +305,100 @@ fn files_go_to_a_bucket_inside_it_and_back_and_are_removed() {
 }
 
 #[test]
+fn a_snapshot_of_a_model_hub_goes_to_a_bucket_as_objects() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let (blobs, snapshot) = (home.path().join("blobs"), home.path().join("snapshots/abc"));
+    fs::create_dir_all(&blobs).unwrap();
+    fs::create_dir_all(&snapshot).unwrap();
+    let names = ["config.json", "model.safetensors", "tokenizer.json"];
+    for (seed, name) in names.iter().enumerate() {
+        fs::write(blobs.join(seed.to_string()), content(seed, 1_000_003 * seed + 5)).unwrap();
+        std::os::unix::fs::symlink(format!("../../blobs/{seed}"), snapshot.join(name)).unwrap();
+    }
+    // A link that stays inside cannot be kept in a bucket.
+    std::os::unix::fs::symlink("config.json", snapshot.join("alias.json")).unwrap();
+    let snapshot = snapshot.to_str().unwrap();
+    let dry = succeeds(weed, &["copy", "--dry-run", snapshot, "s3://lab/hub/model"]);
+    assert!(
+        dry.contains("4 files") && dry.contains("to s3://lab/hub/model/alias.json"),
+        "{dry}"
+    );
+    assert!(
+        !run(weed, &["ls", "s3://lab/hub"]).status.success(),
+        "nothing was written"
+    );
+    let said = succeeds(weed, &["cp", "-r", "--verify", snapshot, "s3://lab/hub/model"]);
+    assert!(said.contains("verified: ") && said.contains("in 4 objects"), "{said}");
+    // All of it, and by patterns.
+    for (source, expected) in [
+        (
+            "s3://lab/hub/model/*",
+            &["alias.json", "config.json", "model.safetensors", "tokenizer.json"][..],
+        ),
+        ("s3://lab/hub/m*/[a-c]*.json", &["alias.json", "config.json"]),
+        ("s3://lab/h?b/model/model.safetensors", &["model.safetensors"]),
+    ] {
+        let target = tempfile::tempdir().unwrap();
+        succeeds(weed, &["copy", source, target.path().to_str().unwrap()]);
+        let mut found: Vec<_> = fs::read_dir(target.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        found.sort();
+        assert_eq!(found, expected, "{source}");
+        for name in expected {
+            let seed = names.iter().position(|own| own == name).unwrap_or(0);
+            let bytes = fs::read(target.path().join(name)).unwrap();
+            assert!(bytes == content(seed, 1_000_003 * seed + 5), "{source}: {name}");
+        }
+    }
+    let output = run(
+        weed,
+        &["copy", "s3://lab/hub/model/*.txt", home.path().to_str().unwrap()],
+    );
+    assert_eq!(output.status.code(), Some(2));
+    assert!(told(&output).contains("matches nothing"), "{}", told(&output));
+}
+
+#[test]
+fn names_with_the_characters_of_patterns_are_found_as_they_are_written() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    for (seed, name) in ["literal/a%2A", "literal/ab", "literal/%5Bx%5D/y"].iter().enumerate() {
+        weed.put(name, content(seed, 1000));
+    }
+    let home = tempfile::tempdir().unwrap();
+    let target = home.path().join("new");
+    let target = target.to_str().unwrap();
+    succeeds(weed, &["copy", "s3://lab/literal/a*", target]);
+    assert!(fs::read(target).unwrap() == content(0, 1000));
+    succeeds(weed, &["copy", "s3://lab/literal/[x]", home.path().to_str().unwrap()]);
+    assert!(fs::read(home.path().join("[x]/y")).unwrap() == content(2, 1000));
+}
+
+#[test]
+fn the_doctor_finds_an_object_below_the_first_level() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    weed.put("levels/a/small", content(1, 100));
+    weed.put("levels/b/c/large", content(1, 5_000_000));
+    for name in ["s3://lab/levels", "s3://lab/levels/", "s3://lab/levels/b/"] {
+        let text = succeeds(weed, &["doctor", name]);
+        assert!(
+            text.contains("levels/b/c/large can be opened") && text.contains("throughput:"),
+            "{text}"
+        );
+    }
+    let text = succeeds(weed, &["doctor", "s3://lab"]);
+    assert!(text.contains("can be opened"), "{text}");
+}
+
+#[test]
 fn models_are_rewritten_to_a_bucket() {
     let Some(weed) = S3Server::shared() else {
         return;

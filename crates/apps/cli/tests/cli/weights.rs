@@ -53,8 +53,19 @@ fn a_model_is_loaded_and_verified_with_one_receipt() {
         ran.out
     );
     assert!(ran.out.contains("6 MiB in "), "{}", ran.out);
+    assert!(
+        ran.out.contains("verified: 6 MiB in 2 objects read again in "),
+        "{}",
+        ran.out
+    );
+    let receipt = json(&run(&dir, "load model --verify --json"));
+    assert_eq!(receipt["verified"]["bytes"], 6 << 20);
+    assert_eq!(receipt["verified"]["method"], "read_again");
     let receipt = json(&run(&dir, "load model --json"));
-    assert_eq!(receipt["bytes"], 6 << 20);
+    assert_eq!(
+        (&receipt["bytes"], &receipt["verified"]),
+        (&(6 << 20).into(), &Value::Null)
+    );
     assert_eq!(routed(&receipt, "read", None), 6 << 20);
 }
 
@@ -142,4 +153,70 @@ fn invalid_arguments_are_refused_by_name_with_a_hint() {
         writeln!(said, "$ {line}\n{}", dir.redact(&ran.err).trim_end()).unwrap();
     }
     insta::assert_snapshot!(said);
+}
+
+#[test]
+fn a_device_is_named_as_in_python() {
+    let dir = TestDir::new();
+    model(&dir);
+    for device in ["host", "cpu", "HOST", "host:"] {
+        let receipt = json(&run(&dir, &format!("load model --json --device {device}")));
+        assert_eq!(receipt["bytes"], 6 << 20);
+    }
+    for (device, words) in [("cuda0", "`cuda:` and a number"), ("tpu", "memory is")] {
+        let ran = run(&dir, &format!("load model --device {device}"));
+        assert!(ran.code == Some(2) && ran.err.contains(words), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_rewritten_folder_has_the_other_files_of_the_model() {
+    let dir = TestDir::new();
+    model(&dir);
+    dir.folder("model/1_Pooling");
+    dir.folder("model/original");
+    dir.folder("model/.git");
+    for (seed, name) in ["config.json", "1_Pooling/config.json", "original/old.pth", ".git/x"]
+        .iter()
+        .enumerate()
+    {
+        dir.file(&format!("model/{name}"), 100 + seed, seed as u64);
+    }
+    // As in the cache of a model hub.
+    dir.file("blob", 5000, 9);
+    std::os::unix::fs::symlink("../blob", dir.path("model/tokenizer.json")).unwrap();
+    let ran = run(&dir, "rewrite model new");
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(
+        ran.out.contains("3 other files of the folder were copied"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.contains("warning: original/old.pth"), "{}", ran.out);
+    for (name, len, seed) in [
+        ("config.json", 100, 0),
+        ("1_Pooling/config.json", 101, 1),
+        ("tokenizer.json", 5000, 9),
+    ] {
+        assert!(
+            fs::read(dir.path("new").join(name)).unwrap() == noise(len, seed),
+            "{name}"
+        );
+    }
+    assert!(!dir.path("new/original").exists() && !dir.path("new/.git").exists());
+    assert_eq!(json(&run(&dir, "load new --json"))["bytes"], 6 << 20);
+    // Without them, below the model itself, and again to the same place.
+    assert_eq!(run(&dir, "rewrite model bare --weights-only").code, Some(0));
+    assert!(!dir.path("bare/config.json").exists());
+    for _ in 0..2 {
+        let ran = run(&dir, "rewrite model model/inside");
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+    }
+    assert!(!dir.path("model/inside/inside").exists(), "{:?}", dir.names());
+    let receipt = json(&run(&dir, "rewrite model small --shard-size 1KB --json"));
+    let warning = receipt["warnings"].to_string();
+    assert!(
+        warning.contains("6 of 6 files are larger than the shard size"),
+        "{warning}"
+    );
 }

@@ -244,7 +244,7 @@ _MAKERS: dict[str, Callable[[], Framework]] = {
 def device_name(device: Any) -> str:
     """A device in our notation: ``host:``, or ``cuda:`` and a number. Accepts ``torch.device`` and integers too."""
     text = f"cuda:{device}" if isinstance(device, int) else str(device)
-    if text in ("cpu", "host:"):
+    if text in ("cpu", "host", "host:"):
         return "host:"
     if text in ("cuda", "gpu"):
         return f"cuda:{_current_gpu()}"

@@ -3,7 +3,7 @@
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 from typing_extensions import Self
 
@@ -66,6 +66,7 @@ class Receipt:
     registration: dict[str, Any] | None
     requests: dict[str, Any] | None
     sockets: dict[str, Any] | None
+    verified: dict[str, Any] | None
     bound_by: str
     warnings: list[str]
     def __new__(cls, json: str) -> Self: ...
@@ -315,6 +316,7 @@ def copy(
     target: str | os.PathLike[str],
     *,
     route: Route = "auto",
+    links: Literal["auto", "keep", "follow"] = "auto",
     verify: bool = False,
     to_device: bool = False,
     storage_options: StorageOptions | None = None,

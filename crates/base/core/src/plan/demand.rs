@@ -3,7 +3,8 @@
 use super::Planner;
 use crate::{
     error::{Error, ErrorKind, Result},
-    route::{Choice, Place, Reason, Route},
+    place::Place,
+    route::{Choice, Reason, Route},
 };
 
 impl Planner<'_> {

@@ -12,7 +12,6 @@ use straightway_stores::Session;
 use super::trial::{Round, Trial};
 use crate::command::{
     output::Output,
-    selection_args::device,
     tuning::Tuning,
     watch::Watch,
     words::{Word, one_of},
@@ -48,7 +47,7 @@ pub(super) struct Args {
     rounds: u32,
 
     /// The memory of the state: `host` or `cuda:0`.
-    #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
+    #[arg(long, value_name = "DEVICE", default_value = "host")]
     device: Place,
 
     /// How chunks are compressed.

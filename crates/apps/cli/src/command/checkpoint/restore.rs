@@ -7,7 +7,7 @@ use straightway_checkpoint::Fetched;
 use straightway_core::{Bytes, Place, Rate, Seconds};
 
 use super::{ReadArgs, print_lines};
-use crate::command::{output::print_json, selection_args::device, watch::Watch};
+use crate::command::{output::print_json, watch::Watch};
 
 /// Restore a checkpoint into memory, check it, and report how long that took.
 ///
@@ -18,7 +18,7 @@ pub(super) struct Args {
     read: ReadArgs,
 
     /// The target memory: `host` or `cuda:0`.
-    #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
+    #[arg(long, value_name = "DEVICE", default_value = "host")]
     device: Place,
 }
 
