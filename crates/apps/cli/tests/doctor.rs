@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output},
 };
 
-use straightway_standin::expand;
+use straightway_standin::{expand, library_path};
 
 fn doctor(args: &[&str], folder: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_straightway"))
@@ -123,4 +123,33 @@ fn a_bundle_in_place_of_another_file_or_with_another_receipt_is_refused_before_t
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
     assert_eq!(std::fs::read_to_string(folder.path().join("model")).unwrap(), "weights");
+}
+
+/// The stand-in for the driver counts bytes as nvidia-fs does. The machine's other checks still fail here: the verdict
+/// follows from the transfer alone.
+#[test]
+fn the_bundle_of_a_direct_transfer_has_the_proof_and_its_receipt() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(folder.path().join("data"), vec![7; 1 << 20]).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
+        .args(["doctor", "--bundle", "out.tar.gz", "data"])
+        .current_dir(folder.path())
+        .env("LD_LIBRARY_PATH", library_path())
+        .env("STRAIGHTWAY_STANDIN", "cufile=nvfs")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    let unpacked = Command::new("tar")
+        .args(["-xzf", "out.tar.gz"])
+        .current_dir(folder.path())
+        .status();
+    assert!(unpacked.unwrap().success());
+    let file = |name: &str| std::fs::read_to_string(folder.path().join("straightway-bundle").join(name)).unwrap();
+    assert!(file("verdict.txt").starts_with("direct: "), "{}", file("verdict.txt"));
+    let diagnosis: serde_json::Value = serde_json::from_str(&file("diagnosis.json")).unwrap();
+    let receipt = &diagnosis["measured"]["gpu"]["receipt"];
+    assert_eq!(receipt["bytes"], 1 << 20, "{receipt}");
+    assert_eq!(receipt["routes"][0]["reason"], "proven_nvidia_fs", "{receipt}");
+    assert!(file("environment.txt").contains("STRAIGHTWAY_STANDIN=cufile=nvfs"));
 }
