@@ -53,4 +53,4 @@ pub use loading::{ChunkAt, Part};
 pub use receipt::{BatchKind, KvCounts, KvReceipt, MissReason, Misses, Outcome, Prefill, SCHEMA};
 pub use record::check_record;
 pub use tier::{Tier, TierOptions};
-pub use verify::{Stats, Verified};
+pub use verify::{Stats, TierCheck};

@@ -53,7 +53,7 @@ pub struct Stats {
 
 /// The result of a check of all chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Verified {
+pub struct TierCheck {
     /// The chunks that were checked.
     pub chunks: u64,
     /// Those that are whole.
@@ -105,8 +105,8 @@ impl Tier {
     }
 
     /// Reads and checks every chunk, in class *background*.
-    pub fn verify(&self) -> Result<Verified> {
-        let mut verified = Verified::default();
+    pub fn verify(&self) -> Result<TierCheck> {
+        let mut verified = TierCheck::default();
         let mut ciphers = HashMap::new();
         let mut targets = Vec::new();
         for slot in 0..self.geometry().slots() {
@@ -146,7 +146,7 @@ impl Tier {
         Ok(verified)
     }
 
-    fn verify_some(&self, targets: Vec<Target>, verified: &mut Verified) -> Result<()> {
+    fn verify_some(&self, targets: Vec<Target>, verified: &mut TierCheck) -> Result<()> {
         if targets.is_empty() {
             return Ok(());
         }
