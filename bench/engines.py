@@ -2,9 +2,9 @@
 """Compares the loader of the engines with the iterators that the engines have, in interleaved pairs.
 
 Every tensor is copied into a parameter, as an engine does. On the CPU the other side is vLLM's own
-`safetensors_weights_iterator`, so run it in the environment of `tools/engines`. On a GPU the other sides are InstantTensor
-and fastsafetensors, called as vLLM 0.33 calls them, where those packages are installed; no engine runs. `load_into` is
-compared with `load_model`. Needs root, to drop caches.
+`safetensors_weights_iterator`, so run it in the environment of `tools/engines`. On a GPU the other sides are
+InstantTensor and fastsafetensors, called as vLLM 0.33 calls them, where those packages are installed; no engine runs.
+`load_into` is compared with `load_model`. Before a cold run the files are evicted from the page cache; nothing else is.
 
     python3 bench/engines.py --folder DIR [--device cpu|cuda:0] [--bytes N] [--pairs N]
 """
@@ -17,7 +17,6 @@ import sys
 from harness import (
     Bench,
     alternate,
-    drop_caches,
     facts,
     packages,
     parser,
@@ -65,6 +64,15 @@ def make_files(folder, total):
                     tensors[f"model.layers.{layer}.{name}.weight"] = values
             straightway.torch.save_file(tensors, os.path.join(folder, f"model-{first:03}.safetensors"))
     return sorted(glob.glob(os.path.join(folder, "*.safetensors")))
+
+
+def evict(path):
+    """Evicts a durable file from the page cache. No mapping of it may exist."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
 
 
 class Sides:
@@ -143,7 +151,8 @@ class Engines(Bench):
         if self.gpu:
             self.torch.cuda.empty_cache()
         if medium == "cold":
-            drop_caches()
+            for file in self.files:
+                evict(file)
 
     def pairs(self, medium, other, bar):
         """Times both sides in turn."""

@@ -19,8 +19,8 @@ def model(tmp_path):
     files = {
         "model-2.safetensors": {
             "model.language_model.layers.0.q_proj.weight": tensor(32, 32),
-            **{f"model.layers.0.mlp.experts.{e}.up_proj.weight": tensor(16, 32) for e in range(4)},
-            **{f"model.layers.0.mlp.experts.{e}.up_proj.weight_scale": tensor(1, dtype=torch.float32) for e in range(4)},
+            **{f"model.layers.0.mlp.experts.{e}.up.weight": tensor(16, 32) for e in range(4)},
+            **{f"model.layers.0.mlp.experts.{e}.up.weight_scale": tensor(1, dtype=torch.float32) for e in range(4)},
         },
         "model-10.safetensors": {
             "language_model.layers.1.weight": tensor(8, 8),

@@ -55,7 +55,9 @@ class EngineOptions:
 KEYS = ("route", "verify", "memory", "device", "share", "uri", "storage_options", "pattern")
 
 
-def parse(settings: Mapping[str, Any] | None, engine_keys: tuple[str, ...] = ()) -> tuple[EngineOptions, dict[str, Any]]:
+def parse(
+    settings: Mapping[str, Any] | None, engine_keys: tuple[str, ...] = ()
+) -> tuple[EngineOptions, dict[str, Any]]:
     """The options, and the settings that the engine's own loader takes. Unknown keys are refused by name."""
     if settings is None:
         settings = {}

@@ -107,7 +107,9 @@ class Loader(DefaultModelLoader):  # type: ignore[misc]
         if self.options.uri is None:
             super().download_model(model_config)
 
-    def _get_weights_iterator(self, source: Any, *, resolved_source: Any = None, **more: Any) -> Iterator[tuple[str, Any]]:
+    def _get_weights_iterator(
+        self, source: Any, *, resolved_source: Any = None, **more: Any
+    ) -> Iterator[tuple[str, Any]]:
         """The tensors of a source, with its prefix. Only the primary source has a model configuration."""
         weights = self._weights = self._weights or self._reader()
         files: list[str]

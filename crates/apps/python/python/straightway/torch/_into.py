@@ -1,7 +1,8 @@
 """Weights that replace those of an existing module: an update while it runs, or after an engine has slept.
 
-Tensors go straight into the memory of the parameters where their dtype and shape agree: on a GPU by one transfer without
-a second copy, in host memory by one copy out of the mapped file. All others go through batches of bounded size.
+Tensors go straight into the memory of the parameters where their dtype and shape agree: on a GPU by one transfer
+without a second copy, in host memory by one copy out of the mapped file. All others go through batches of bounded
+size.
 """
 
 from __future__ import annotations
