@@ -24,6 +24,7 @@ use crate::{
     lane::{Lane, Parts, Ring, Settle},
     parts::Outfit,
     placement::{cpus_near, stay_on},
+    settings::CHECKED_FILE_RING_BYTES,
     stage::{DeviceStage, HostStage, Stage},
     store::{LaneSpec, Store},
     tallies::Tallies,
@@ -245,6 +246,11 @@ impl CrewSpec {
             None => Box::new(HostStage::with_ring_at(self.place)),
             Some(context) => Box::new(DeviceStage::new(context, &self.space)?),
         };
+        let mut ring = settings.ring(self.track, self.place);
+        let is_local = self.store.facts().tuning.is_none();
+        if is_local && (self.track, self.place) == (Track::Checked, Place::Host) {
+            ring = ring.within(CHECKED_FILE_RING_BYTES);
+        }
         Ok(Lane::new(Parts {
             number,
             track: self.track,
@@ -252,10 +258,7 @@ impl CrewSpec {
             depths_unused: [settings.write_depth, settings.depth]
                 .map(|depth| spec.depth().saturating_sub(depth) as usize),
             stage,
-            ring: Ring::new(
-                settings.ring(self.track, self.place),
-                is_by_slot(self.track, self.place),
-            ),
+            ring: Ring::new(ring, is_by_slot(self.track, self.place)),
             settle: SETTLE,
         }))
     }

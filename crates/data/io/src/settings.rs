@@ -46,6 +46,15 @@ impl RingSize {
             slot_bytes,
         }
     }
+
+    /// The same number of slots in at most `bytes`.
+    pub(crate) fn within(self, bytes: u64) -> Self {
+        let room = down(bytes / self.slots as u64, Alignment::PAGE_BYTES).max(Alignment::PAGE_BYTES);
+        Self {
+            slot_bytes: usize::try_from(room).map_or(self.slot_bytes, |room| room.min(self.slot_bytes)),
+            ..self
+        }
+    }
 }
 
 /// The executor's settings.
@@ -150,6 +159,11 @@ const CACHED_SLOTS_MAX: usize = 8;
 /// Slots of a lane that checks what it reads. Slots returned by a copy are still in the CPU cache: with four in turn
 /// instead of two, a warm restore took half as long again on an H200.
 const CHECKED_SLOTS_MAX: usize = 4;
+
+/// The ring of a lane that checks what it reads from local files into host memory: three chunks of a checkpoint, which
+/// are read, checked or unpacked, and copied. Those of two lanes fit into a CPU cache of 32 MiB, and less memory is
+/// cleared before the first read. Over a network, more have to be under way.
+pub(crate) const CHECKED_FILE_RING_BYTES: u64 = 13 << 20;
 
 /// Lanes that check what they read from a drive. Three to five keep up with it; with 15, the memory that a virtual
 /// drive fills falls out of the CPU cache: 2.64 s for 8.6 GB on an H200 host, and 2.48 s with three or five.
@@ -376,6 +390,22 @@ mod tests {
         // 32 slots of 1 MiB for the drive, two of 4 MiB for each lane.
         assert_eq!(sum, 152 << 20);
         assert!(sum as u64 <= settings.pinned_bytes);
+    }
+
+    #[test]
+    fn lanes_that_check_local_files_have_room_for_three_chunks_and_no_more() {
+        let settings = |lanes| Settings {
+            cached_lanes: lanes,
+            ..Settings::default()
+        };
+        // A chunk of 4 MiB that does not begin on a page.
+        let chunk = (4 << 20) + 8192;
+        let ring = |lanes| settings(lanes).ring(Track::Checked, Place::Host);
+        for lanes in [1, 2, 4] {
+            let RingSize { slots, slot_bytes } = ring(lanes).within(CHECKED_FILE_RING_BYTES).cut(chunk);
+            assert_eq!((slots, slot_bytes), (3, chunk), "{lanes} lanes");
+        }
+        assert_eq!(ring(16).within(CHECKED_FILE_RING_BYTES), ring(16));
     }
 
     #[test]
