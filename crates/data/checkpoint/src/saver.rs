@@ -3,12 +3,12 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc::channel},
-    thread::{self, Builder},
+    thread,
     time::Duration,
 };
 
 use straightway_core::{Error, ErrorKind, Extent, Result};
-use straightway_io::{Completion, Executor, Progress, Region};
+use straightway_io::{Completion, Executor, Progress, Region, ThreadLimits, Threads};
 use straightway_sys::Event;
 
 use straightway_weights::Holding;
@@ -30,6 +30,13 @@ use super::{
 
 /// The time that a coordinator waits for the lock: longer than a prune holds it.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The thread of a saver that writes its snapshots. Not one that finishes jobs: a flush waits for jobs and other ranks.
+const FLUSHER: ThreadLimits = ThreadLimits {
+    threads: 1,
+    per_key: 1,
+    name: "straightway-flush",
+};
 
 /// What a save does if the previous one is still under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +107,7 @@ pub struct CheckpointSaver {
     /// Counts saves, so that no two use the same folder. All ranks count alike.
     sequence: u64,
     in_flight: Option<Arc<FlushEnd>>,
+    flusher: Threads<()>,
     /// The progress of the save under way.
     progress: Arc<Progress>,
     /// Whether all saves share their progress.
@@ -156,6 +164,7 @@ impl CheckpointSaver {
             preparing: None,
             sequence: 0,
             in_flight: None,
+            flusher: Threads::new(FLUSHER),
             progress: Arc::default(),
             is_shared: false,
             _lock: lock,
@@ -326,10 +335,7 @@ impl CheckpointSaver {
             drop((flush, own));
             publishes.publish(ran);
         };
-        Builder::new()
-            .name("straightway-flush".to_owned())
-            .spawn(run)
-            .map_err(|e| Error::os("start", "a flush", e))?;
+        self.flusher.run((), run).map_err(|(error, _)| error)?;
         self.in_flight = Some(end);
         for extent in segments {
             match self.pool.take(&image, sources, extent, chunk_bytes) {
