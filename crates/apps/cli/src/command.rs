@@ -9,6 +9,7 @@ pub(crate) mod copy;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod interrupt;
+pub(crate) mod kv;
 mod library;
 pub(crate) mod load;
 mod load_args;

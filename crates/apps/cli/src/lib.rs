@@ -76,6 +76,11 @@ enum Command {
     Rewrite(Deferred<command::rewrite::Args>),
     /// List, check, compare, prune, export, restore and benchmark checkpoints.
     Checkpoint(Deferred<command::checkpoint::Args>),
+    /// Show, check, measure and remove KV caches on disk.
+    ///
+    /// A KV cache is a folder with chunks of an inference engine's cache, found by key: bounded in bytes, checked on every
+    /// load, and shared by processes. Rust programs create and use it through the crate `kv`.
+    Kv(Deferred<command::kv::Args>),
     /// Serve files, folders and block devices over NVMe/TCP.
     ///
     /// Each file is a namespace of one subsystem, which Linux, SPDK and `nvme-tcp://` addresses of Straightway can read. It
@@ -131,6 +136,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
         Command::Rm(Deferred(args)) => command::rm::run(&args),
         Command::Rewrite(Deferred(args)) => command::rewrite::run(&args),
         Command::Checkpoint(Deferred(args)) => command::checkpoint::run(&args),
+        Command::Kv(Deferred(args)) => command::kv::run(&args),
         Command::Target(Deferred(args)) => command::target::run(&args),
         Command::Bench(Deferred(args)) => command::bench::run(&args),
         Command::Doctor(Deferred(args)) => command::doctor::run(&args, cli.verbose > 0),

@@ -18,6 +18,7 @@ mod habits;
 mod help;
 mod hostile;
 mod interruption;
+mod kv;
 mod listing;
 mod machine;
 mod nvme;
