@@ -8,7 +8,7 @@
 //! [`Receipt`].
 //!
 //! [`random`] has the seeded generator of simulators, injected faults and tests. [`lock`] has the locks of all crates,
-//! and [`lru`] the bounded map of caches.
+//! and [`lru`] the bounded map of caches. [`npy`] reads and writes the headers of NumPy's files.
 
 pub mod compare;
 pub mod date;
@@ -17,6 +17,7 @@ pub mod extent;
 pub mod hint;
 pub mod lock;
 pub mod lru;
+pub mod npy;
 pub mod object;
 pub mod pci;
 pub mod place;

@@ -277,10 +277,14 @@ impl Planner<'_> {
     /// Lays out a write. If blocks are longer than a page, only blocks that a run of adjacent moves fills go to the
     /// drive, and the edges of the run go through the page cache. To write the whole block of an edge would zero the
     /// rest of it, which another transfer may have written: the header of a file ends on a page, not on such a block.
+    ///
+    /// A write that keeps its edges does the same with pages. Blocks shorter than a page do not suffice: a page must not
+    /// be written through the page cache and around it at the same time.
     fn lay_written(&mut self, m: Move, alignment: Alignment) -> Result<()> {
-        let block_bytes = alignment.block_bytes();
+        let block_bytes = alignment.block_bytes().max(Alignment::PAGE_BYTES);
         let has_page_cache = self.surveys[m.object as usize].socket.is_none();
-        if block_bytes <= Alignment::PAGE_BYTES || !has_page_cache {
+        let fills_pages = block_bytes <= Alignment::PAGE_BYTES && !self.policy.keeps_edges;
+        if fills_pages || !has_page_cache {
             return self.lay_direct(m, alignment);
         }
         let whole = self.run.interior(block_bytes).intersection(m.extent);

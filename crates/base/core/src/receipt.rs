@@ -3,6 +3,8 @@
 //! A receipt is a value with a documented JSON form (`docs/receipt.md`); field names are part of
 //! the interface. Its [`Display`](fmt::Display) is the short form for people.
 
+mod sum;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

@@ -11,6 +11,7 @@ use straightway_core::Extent;
 
 use crate::{
     file::{File, IoPath},
+    region::Window,
     request::{Buf, Done, Io, Op},
     residency::is_resident,
 };
@@ -72,6 +73,49 @@ fn read_resident(io: Io, fd: RawFd, offset: libc::off_t) -> Done {
     let missed = is_mappable || !is_there(&io);
     let done = wait(io, fd, offset);
     Done { missed, ..done }
+}
+
+/// Reads bytes that are all in the page cache, into host memory, without waiting for a drive. Returns the number of
+/// reads that took; `None` if one of the bytes is not there, or cannot be read. Part of the window was then written.
+pub fn read_now(file: &Arc<File>, offset: u64, into: Window) -> Option<u64> {
+    let mut io = Io {
+        op: Op::Read,
+        object: Arc::clone(file),
+        by: IoPath::Resident,
+        offset,
+        start: 0,
+        bytes: into.bytes(),
+        buf: Buf::Window(into),
+        tag: 0,
+    };
+    let fd = file.descriptor(IoPath::PageCache).as_raw_fd();
+    let mut reads = 0;
+    while io.bytes > 0 {
+        let moved = read_part_now(&io, fd, libc::off_t::try_from(io.offset).ok()?)?;
+        reads += u64::from(moved > 0);
+        io.offset += moved as u64;
+        io.start += moved;
+        io.bytes -= moved;
+    }
+    Some(reads)
+}
+
+/// Reads the first of these bytes that are in the page cache.
+fn read_part_now(io: &Io, fd: RawFd, offset: libc::off_t) -> Option<usize> {
+    if io.object.reads_nowait() {
+        match read_nowait(io, fd, offset) {
+            Ok(moved) => return Some(moved).filter(|moved| *moved > 0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Some(0),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => io.object.note_no_nowait(),
+            Err(_) => return None,
+        }
+    }
+    // The read cannot show it. Memory is never waited for; otherwise it is asked for right before.
+    let is_there = io.object.is_in_memory() || is_resident(&io.object, Extent::new(io.offset, io.bytes as u64));
+    if !is_there {
+        return None;
+    }
+    once_uninterrupted(io, fd, offset).ok().filter(|moved| *moved > 0)
 }
 
 /// Copies resident bytes from a mapping, bypassing the CPU cache. Only for targets in the region: a slot of
@@ -153,6 +197,12 @@ fn read_nowait(io: &Io, fd: RawFd, offset: libc::off_t) -> io::Result<usize> {
 }
 
 fn wait(io: Io, fd: RawFd, offset: libc::off_t) -> Done {
+    let result = once_uninterrupted(&io, fd, offset);
+    Done::new(io, result)
+}
+
+/// Moves bytes by one system call, which is repeated if it was interrupted.
+fn once_uninterrupted(io: &Io, fd: RawFd, offset: libc::off_t) -> io::Result<usize> {
     let pointer = io.pointer();
     loop {
         // SAFETY: as in `read_nowait`.
@@ -165,7 +215,7 @@ fn wait(io: Io, fd: RawFd, offset: libc::off_t) -> Done {
         let result = usize::try_from(moved).map_err(|_| io::Error::last_os_error());
         match result {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return Done::new(io, result),
+            result => return result,
         }
     }
 }

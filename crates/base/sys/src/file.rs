@@ -7,6 +7,7 @@
 mod cached;
 mod in_place;
 mod unchanged;
+mod written;
 
 use std::{
     fmt, fs, io,
@@ -24,7 +25,7 @@ use rustix::fs::{
     seek, stat,
 };
 use rustix::io::{Errno, pread};
-use straightway_core::{Alignment, Error, ErrorKind, Extent, Leg, Object, Result, Survey, extent::up};
+use straightway_core::{Alignment, Error, ErrorKind, Extent, Leg, Lock, Object, Result, Survey, extent::up};
 
 use crate::{
     direct::DirectIo,
@@ -63,7 +64,7 @@ pub enum IoPath {
 pub struct File {
     id: u64,
     path: PathBuf,
-    bytes: u64,
+    bytes: AtomicU64,
     buffered: fs::File,
     direct: Option<OwnedFd>,
     direct_io: DirectIo,
@@ -80,6 +81,10 @@ pub struct File {
     /// The end of the last block that is written, if it is a block device that is written in place. Its length cannot
     /// change.
     device_end: Option<u64>,
+    /// Whether it existed before and is written in place. It is never truncated then.
+    is_in_place: bool,
+    /// Held while its length is extended.
+    growing: Lock<()>,
     /// Its mapping for reading, created on first use.
     mapping: OnceLock<Option<Mapping>>,
     /// Its mapping for writing, created on first use.
@@ -241,7 +246,7 @@ impl File {
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             path: name.to_owned(),
-            bytes,
+            bytes: AtomicU64::new(bytes),
             buffered: buffered.into(),
             direct_io: DirectIo {
                 alignment: direct_io.alignment.filter(|_| direct.is_some()),
@@ -254,6 +259,8 @@ impl File {
             unsynced: AtomicBool::new(false),
             reserved: AtomicU64::new(ALL_RESERVED),
             device_end: None,
+            is_in_place: false,
+            growing: Lock::default(),
             mapping: OnceLock::new(),
             target: OnceLock::new(),
             page_map: OnceLock::new(),
@@ -274,7 +281,7 @@ impl File {
 
     /// Its length when it was opened, or its final length if it is being written.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.load(Ordering::Acquire)
     }
 
     /// The offset that writes must not exceed: on a device, the blocks beyond belong to others.
@@ -299,7 +306,7 @@ impl File {
 
     /// The file as an object.
     pub fn object(&self) -> Object {
-        Object::new(self.path.display().to_string(), self.bytes)
+        Object::new(self.path.display().to_string(), self.bytes())
     }
 
     /// The descriptor for a path. Without O_DIRECT all paths use the same one.
@@ -352,13 +359,13 @@ impl File {
 
     /// Its mapping for reading, if it can be mapped.
     pub(crate) fn mapping(&self) -> Option<&Mapping> {
-        let map = || Mapping::new(&self.buffered, self.bytes);
+        let map = || Mapping::new(&self.buffered, self.bytes());
         self.mapping.get_or_init(map).as_ref()
     }
 
     /// Its mapping for writing, if it can be mapped.
     pub(crate) fn target(&self) -> Option<&Mapping> {
-        let map = || Mapping::to_write(&self.buffered, self.bytes);
+        let map = || Mapping::to_write(&self.buffered, self.bytes());
         self.target.get_or_init(map).as_ref()
     }
 
@@ -382,17 +389,18 @@ impl File {
     pub fn data_extents(&self) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         let mut at = 0;
-        while at < self.bytes {
+        let bytes = self.bytes();
+        while at < bytes {
             let data = match seek(&self.buffered, SeekFrom::Data(at)) {
                 Ok(data) => data,
                 // Only a hole is left.
                 Err(Errno::NXIO) => break,
-                Err(Errno::INVAL) => return Ok(vec![Extent::new(0, self.bytes)]),
+                Err(Errno::INVAL) => return Ok(vec![Extent::new(0, bytes)]),
                 Err(errno) => return Err(self.error("find the holes of", errno.into())),
             };
             let hole =
                 seek(&self.buffered, SeekFrom::Hole(data)).map_err(|e| self.error("find the holes of", e.into()))?;
-            let end = hole.min(self.bytes);
+            let end = hole.min(bytes);
             if end <= data {
                 break;
             }
@@ -400,16 +408,6 @@ impl File {
             at = end;
         }
         Ok(extents)
-    }
-
-    /// Truncates it to `bytes`, because an aligned tail was written past its end. Does nothing for a device.
-    pub fn truncate(&self, bytes: u64) -> Result<()> {
-        if self.device_end.is_some() {
-            return Ok(());
-        }
-        // Otherwise another file could be truncated, to which the number of the descriptor belongs now.
-        self.check_descriptors()?;
-        ftruncate(&self.buffered, bytes).map_err(|e| self.error("truncate", e.into()))
     }
 
     /// Evicts it from the page cache. Dirty pages are written first; pages in use may stay.
@@ -452,7 +450,7 @@ impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File")
             .field("path", &self.path)
-            .field("bytes", &self.bytes)
+            .field("bytes", &self.bytes())
             .finish_non_exhaustive()
     }
 }

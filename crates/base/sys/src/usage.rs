@@ -14,10 +14,19 @@ pub struct CpuTime {
 impl CpuTime {
     /// The CPU time of the whole process so far, including its kernel I/O workers.
     pub fn of_process() -> Self {
+        Self::of(libc::RUSAGE_SELF)
+    }
+
+    /// The CPU time of this thread so far.
+    pub fn of_thread() -> Self {
+        Self::of(libc::RUSAGE_THREAD)
+    }
+
+    fn of(who: libc::c_int) -> Self {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: `usage` is valid for writes, and all zeroes is a valid `rusage` should it fail.
         let usage = unsafe {
-            libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+            libc::getrusage(who, usage.as_mut_ptr());
             usage.assume_init()
         };
         let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 * 1e-6;

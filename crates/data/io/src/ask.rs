@@ -22,6 +22,11 @@ pub struct Ask {
     /// Whether the job syncs what it writes when it ends. If not, a later job that writes to the same objects has to: a
     /// sync covers all of an object.
     pub syncs: bool,
+    /// Whether a write leaves the bytes of its objects around each move unchanged. Otherwise it zeroes the rest of the
+    /// pages at the edges of a move, which is right if one job writes all of an object.
+    pub keeps_edges: bool,
+    /// Whether the transfer may be the trial of two methods. Its beginning then waits for the runs of the trial.
+    pub may_try: bool,
     /// Called at the end of the job.
     pub at_end: Option<AtEnd>,
 }
@@ -33,6 +38,8 @@ impl Ask {
             choice,
             progress: Arc::clone(progress),
             syncs: true,
+            keeps_edges: false,
+            may_try: true,
             at_end: None,
         }
     }

@@ -74,6 +74,7 @@ impl FileDraft {
         let target = folder.join(name);
         let refuse = |why| Err(Error::new(ErrorKind::Invalid, "create", target.display(), why));
         match (kind_of(folder, name), like) {
+            (_, Like::InPlace) => return Self::existing(folder, name),
             (Some(FileType::BlockDevice), Like::Device) => return Self::in_place(folder, name, bytes),
             (_, Like::Device) => return refuse("it is not a block device"),
             (kind, _) => check_replaceable(kind, &target)?,
@@ -82,7 +83,7 @@ impl FileDraft {
             check_replaceable(kind_of(folder, replaced), &folder.join(replaced))?;
         }
         let rights = match like {
-            Like::Replaced | Like::Device => Rights::of_name(folder, name),
+            Like::Replaced | Like::Device | Like::InPlace => Rights::of_name(folder, name),
             Like::InsteadOf(replaced) => Rights::of_name(folder, replaced),
             Like::Copy { of, .. } => match of.file() {
                 Some(file) => {
@@ -117,6 +118,19 @@ impl FileDraft {
             temporary: name.to_owned(),
             name: name.to_owned(),
             bytes,
+            committed: true,
+        })
+    }
+
+    /// A draft for an existing file, which is written in place.
+    fn existing(folder: &Arc<Folder>, name: &OsStr) -> Result<Self> {
+        let file = File::open_existing(&folder.join(name), folder.as_fd(), name.as_ref())?;
+        Ok(Self {
+            bytes: file.bytes(),
+            file: Arc::new(file),
+            folder: Arc::clone(folder),
+            temporary: name.to_owned(),
+            name: name.to_owned(),
             committed: true,
         })
     }
@@ -250,11 +264,13 @@ pub(crate) fn device_refused(path: &Path) -> Error {
 /// Gives drafts their lengths, and syncs those that no job has synced.
 fn finish(drafts: &[FileDraft]) -> Result<()> {
     for FileDraft { file, bytes, .. } in drafts {
+        // It may have grown since it was begun.
+        let bytes = file.bytes().max(*bytes);
         // Writes in whole blocks reach past the end. A job that synced the file has truncated it already.
         let is_truncated =
-            fstat(file.descriptor(IoPath::PageCache)).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(*bytes));
+            fstat(file.descriptor(IoPath::PageCache)).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(bytes));
         if !is_truncated {
-            file.truncate(*bytes)?;
+            file.truncate(bytes)?;
         }
         if file.is_unsynced() {
             file.sync()?;
@@ -276,6 +292,10 @@ impl Draft for FileDraft {
     fn end_at(&mut self, bytes: u64) -> Result<()> {
         self.bytes = bytes;
         Ok(())
+    }
+
+    fn grow(&self, end: u64) -> Result<()> {
+        self.file.grow(end)
     }
 }
 

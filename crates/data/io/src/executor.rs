@@ -138,6 +138,11 @@ impl Executor {
         self.tenant.share()
     }
 
+    /// Whether its jobs have neither a limit nor a reservation.
+    pub(crate) fn is_free(&self) -> bool {
+        self.tenant.is_free()
+    }
+
     /// Reads extents of objects into a region.
     pub fn read(
         &self,

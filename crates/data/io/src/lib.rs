@@ -32,6 +32,7 @@ pub mod progress;
 mod rate_limiter;
 pub mod report_file;
 pub mod request;
+pub mod resident;
 pub mod scattered;
 pub mod settings;
 pub mod slab;

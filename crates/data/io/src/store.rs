@@ -139,6 +139,20 @@ pub trait Draft: Any + fmt::Debug + Send {
         let name = self.handle().object().name;
         Err(Error::new(ErrorKind::Unsupported, "write", name, message))
     }
+
+    /// Makes the object at least `end` bytes long. Stores that must know the length from the start refuse.
+    fn grow(&self, end: u64) -> Result<()> {
+        let object = self.handle().object();
+        if end <= object.bytes {
+            return Ok(());
+        }
+        let message = format!(
+            "it was begun with {} bytes, and byte {end} is to be written",
+            object.bytes
+        );
+        Err(Error::new(ErrorKind::Invalid, "write to", object.name, message)
+            .with_hint("open it with its final length (⟦size⟧)"))
+    }
 }
 
 const _: [&dyn Draft; 0] = [];
@@ -181,6 +195,9 @@ pub enum Like<'a> {
         /// Whether it has holes.
         has_holes: bool,
     },
+    /// The existing local file of that name, which is written in place: its other bytes stay, and it has its name all
+    /// the time. Only a store of files has this.
+    InPlace,
     /// The block device of that name, which is overwritten in place. A store of files writes to a device only for this,
     /// and only `--to-device` asks for it.
     Device,

@@ -94,6 +94,14 @@ impl Ticket {
         self.outcome().map(|own| books.merge(&own))
     }
 
+    /// Waits like [`wait`](Self::wait), for one of several owners of the ticket. `None` if another has taken the receipt.
+    pub fn take(&self) -> Option<Result<Receipt>> {
+        if let Err(error) = self.check_own() {
+            return Some(Err(error));
+        }
+        self.completion.take().map(|outcome| outcome.map(Books::close))
+    }
+
     /// Waits for the end and returns the books of the job.
     pub(crate) fn outcome(self) -> Result<Books> {
         self.check_own()?;

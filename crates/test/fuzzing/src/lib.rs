@@ -38,6 +38,7 @@ pub const TARGETS: &[(&str, FuzzTarget)] = &[
     ("nvme_index", fabrics::index),
     ("nvme_page", pdu::page),
     ("nvme_pdu", pdu::pdu),
+    ("npy", storage::npy),
     ("pcie", scenarios::pcie),
     ("pickle", plain::pickle),
     ("plain", plain::encoded),

@@ -4,9 +4,29 @@ use std::path::{Component, Path};
 
 use safetensors::SafeTensors;
 use straightway_checkpoint::{Manifest, ShardReport, Sum, canonical};
+use straightway_core::npy;
 use straightway_weights::{Header, WeightIndex};
 
 use crate::assert_harmless;
+
+/// Any bytes as the start of a NumPy file. An accepted header is within the limits, and what is written from it reads
+/// back as the same.
+pub(crate) fn npy(data: &[u8]) {
+    let start = match npy::parse(data) {
+        Ok(start) => start,
+        Err(error) => return assert_harmless(&error.to_string()),
+    };
+    assert!(start.data_offset <= data.len() as u64 && start.header.shape.len() <= 64);
+    assert_ne!(
+        start.header.descr.as_bytes()[1],
+        b'O',
+        "elements are never Python objects"
+    );
+    if let Ok(bytes) = start.header.to_bytes() {
+        let again = npy::parse(&bytes).expect("it was accepted before");
+        assert_eq!((again.header, again.data_offset), (start.header, bytes.len() as u64));
+    }
+}
 
 /// Any bytes as a safetensors file. An accepted file is accepted by the reference implementation too, tensor by tensor.
 /// An error has the name of the file.

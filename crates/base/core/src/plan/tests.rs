@@ -663,6 +663,36 @@ proptest! {
     }
 
     #[test]
+    fn a_write_that_keeps_its_edges_writes_its_own_bytes_only_and_no_page_in_two_ways(
+        r in two_writes(),
+        skip in 0_u64..4096,
+    ) {
+        for moves in r.moves {
+            let moved = |m: &Move| move_of(0, m.extent.offset + skip, m.extent.bytes, m.at);
+            let moves: Vec<_> = moves.iter().map(moved).collect();
+            let runs = covered(&moves);
+            let objects = vec![Object::new("o", r.bytes + skip)];
+            let transfer = Transfer::new(Direction::Out, objects, moves, 1 << 40).unwrap();
+            let policy = Policy { keeps_edges: true, ..r.policy };
+            let plan = Plan::new(&transfer, std::slice::from_ref(&r.survey), &[], &policy).unwrap();
+            let pieces = plan.chunks().iter().flat_map(|chunk| plan.pieces(chunk));
+            let planned: Vec<_> = pieces
+                .map(|p| Move { object: 0, extent: p.extent, at: p.at })
+                .collect();
+            prop_assert_eq!(wanted(&planned), wanted(transfer.moves()));
+            let mut around = BTreeSet::new();
+            for chunk in plan.drive() {
+                let is_inside = |run: &Extent| run.intersection(chunk.extent) == chunk.extent;
+                prop_assert!(runs.iter().any(is_inside), "{chunk:?}");
+                around.extend(pages(chunk.extent));
+            }
+            for piece in plan.cached().iter().flat_map(|chunk| plan.pieces(chunk)) {
+                prop_assert!(pages(piece.extent).all(|page| !around.contains(&page)), "{piece:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_write_leaves_the_pages_of_another_write_alone(r in two_writes()) {
         for moves in r.moves {
             let own: BTreeSet<u64> = moves.iter().flat_map(|m| pages(m.extent)).collect();

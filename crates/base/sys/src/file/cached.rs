@@ -9,7 +9,7 @@ impl File {
     /// Its mapping for questions about the page cache. `None` if the kernel does not tell which of its pages are
     /// cached.
     pub(crate) fn page_map(&self) -> Option<&PageMap> {
-        let map = || PageMap::of(&self.buffered, self.bytes);
+        let map = || PageMap::of(&self.buffered, self.bytes());
         self.page_map.get_or_init(map).as_ref()
     }
 

@@ -56,7 +56,7 @@ impl Executor {
             return make(moves, method, ask).map(|job| self.post(job));
         }
         let whole = make(moves.clone(), usual, ask.clone())?;
-        if !self.is_undisturbed() || !whole.suits(work) {
+        if !ask.may_try || !self.is_undisturbed() || !whole.suits(work) {
             return Ok(self.post(whole));
         }
         drop(whole);

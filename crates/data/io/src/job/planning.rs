@@ -161,7 +161,10 @@ impl Job {
             (false, session)
         };
         let span = (region.place(), region.address());
-        let policy = policy(direction, choice, span, &outfit.settings);
+        let policy = Policy {
+            keeps_edges: ask.keeps_edges,
+            ..policy(direction, choice, span, &outfit.settings)
+        };
         let mut plan = Plan::new(&transfer, &surveys, &[], &policy)?;
         // A job without direct chunks, such as one of small extents only, needs no registration and proves nothing.
         let is_direct = plan.drive().iter().any(|c| c.route == Route::Direct);
