@@ -147,7 +147,7 @@ pub(crate) struct Contexts(BTreeMap<u32, Context>);
 
 impl Contexts {
     /// The context of a GPU.
-    fn on(&mut self, number: u32) -> Result<&Context> {
+    pub(crate) fn on(&mut self, number: u32) -> Result<&Context> {
         Ok(match self.0.entry(number) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(free) => free.insert(context(number)?),

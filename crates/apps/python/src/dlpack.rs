@@ -2,6 +2,8 @@
 //!
 //! The structs are those of the published C header, version 0.8, which every consumer still accepts.
 
+pub(crate) mod taken;
+
 use std::ffi::{CStr, c_void};
 
 use pyo3::{exceptions::PyMemoryError, ffi, prelude::*};
@@ -42,7 +44,7 @@ struct Parts {
 }
 
 #[repr(C)]
-struct Managed {
+pub(crate) struct Managed {
     tensor: Parts,
     context: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,

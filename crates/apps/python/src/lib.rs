@@ -1,4 +1,4 @@
-//! The Python package `straightway`: loads and saves weights, checkpoints, copies, the doctor.
+//! The Python package `straightway`: loads and saves weights, checkpoints, raw bytes, copies, the doctor.
 //!
 //! This is the Rust part of the package. It only converts between Python values and ours; the public modules are in
 //! `python/straightway`. Bytes move on threads that do not hold the interpreter's lock. The calling thread checks for
@@ -20,6 +20,7 @@ mod mapped;
 mod memory;
 mod model;
 mod plain;
+mod raw;
 mod receipt;
 mod saving;
 mod service;
@@ -42,6 +43,7 @@ mod _straightway {
         mapped::Mapped,
         model::Model,
         plain::{plain_decoded, plain_unpickled},
+        raw::{RawFile, Transfer, count_trace, list_objects, npy_header, parse_npy, remove_object, sum_receipts},
         receipt::Receipt,
         saving::save,
         service::{copy, doctor, free_memory},

@@ -30,12 +30,17 @@ pub(crate) type StorageOptions = BTreeMap<String, Setting>;
 
 /// The stores of a call with its options.
 pub(crate) fn stores(options: Option<&StorageOptions>) -> Result<Arc<Registry>> {
+    parsed(options).map(|options| SESSION.stores(&options))
+}
+
+/// The options of stores.
+pub(crate) fn parsed(options: Option<&StorageOptions>) -> Result<StoreOptions> {
     let options = options.into_iter().flatten().map(|(name, value)| match value {
         Setting::Flag(true) => (name.as_str(), "true"),
         Setting::Flag(false) => (name.as_str(), "false"),
         Setting::Text(text) => (name.as_str(), text.as_str()),
     });
-    StoreOptions::parse(options).map(|options| SESSION.stores(&options))
+    StoreOptions::parse(options)
 }
 
 /// The location that a path or URI names, for calls without options.

@@ -8,6 +8,9 @@
     with straightway.Checkpointer("runs/llama", keep_last=3) as checkpointer:
         checkpointer.save(step, {"model": model, "optimizer": optimizer})
 
+    with straightway.open("s3://bucket/tokens.bin") as file:
+        print(file.read_into(array, file_offset=4096))
+
 The package has everything that ``safetensors`` has under the same names, and ``straightway.torch``, ``numpy``,
 ``flax``, ``tensorflow``, ``paddle`` and ``mlx`` stand in for its modules. ``sys.modules["safetensors"] = straightway``,
 before anything else is imported, gives it to programs that import safetensors. Tensors are PyTorch tensors if PyTorch
@@ -44,11 +47,13 @@ if TYPE_CHECKING:
         SliceError,
     )
     from ._handle import Slice, _safe_open_handle, safe_open
+    from ._raw import load_npy, open, read, save_npy, write
     from ._results import Progress, Restored, Saved, TensorInfo
     from ._save_future import SaveFuture
     from ._save_options import SaveOptions
     from ._saving import save_file
-    from ._straightway import Model, Receipt, Tensor, __version__, doctor
+    from ._straightway import File, Model, Receipt, Tensor, Transfer, __version__, doctor
+    from ._trace import Trace, trace
     from ._weights import Stream, Weights, iterate, load_file, load_model
 
 __all__ = [
@@ -57,6 +62,7 @@ __all__ = [
     "Checkpointer",
     "DamagedError",
     "ExistsError",
+    "File",
     "MissingTensorError",
     "Model",
     "Progress",
@@ -72,6 +78,8 @@ __all__ = [
     "Tensor",
     "TensorInfo",
     "TensorSpec",
+    "Trace",
+    "Transfer",
     "Weights",
     "__version__",
     "copy",
@@ -80,10 +88,16 @@ __all__ = [
     "iterate",
     "load_file",
     "load_model",
+    "load_npy",
+    "open",
+    "read",
     "safe_open",
     "save_file",
+    "save_npy",
     "serialize",
     "serialize_file",
+    "trace",
+    "write",
 ]
 
 #: The public names of each module. A module is imported at first use: most programs use only one.
@@ -101,11 +115,13 @@ _MODULES = {
         "SliceError",
     ),
     "_handle": ("Slice", "_safe_open_handle", "safe_open"),
+    "_raw": ("load_npy", "open", "read", "save_npy", "write"),
     "_results": ("Progress", "Restored", "Saved", "TensorInfo"),
     "_save_future": ("SaveFuture",),
     "_save_options": ("SaveOptions",),
     "_saving": ("save_file",),
-    "_straightway": ("Model", "Receipt", "Tensor", "__version__", "doctor"),
+    "_straightway": ("File", "Model", "Receipt", "Tensor", "Transfer", "__version__", "doctor"),
+    "_trace": ("Trace", "trace"),
     "_weights": ("Stream", "Weights", "iterate", "load_file", "load_model"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}

@@ -2,12 +2,12 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, final
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Literal, final, overload
 
 from typing_extensions import Self
 
-from ._arguments import Busy, Compression, Priority, Route, StorageOptions
+from ._arguments import Busy, Compression, Priority, Route, StorageOptions, StrPath
 
 _Allocate = Callable[
     [list[tuple[int, str | None, tuple[int, ...] | None]]], tuple[list[tuple[Any, int, bool]], int]
@@ -17,6 +17,14 @@ _Given = tuple[BorrowedTensor, bool, tuple[Sequence[int], Sequence[int]] | None,
 __all__ = [
     "BorrowedTensor",
     "Checkpoint",
+    "File",
+    "Transfer",
+    "count_trace",
+    "list_objects",
+    "npy_header",
+    "parse_npy",
+    "remove_object",
+    "sum_receipts",
     "Saver",
     "Store",
     "command",
@@ -323,3 +331,149 @@ def copy(
 ) -> Receipt: ...
 def free_memory() -> int | None: ...
 def doctor(path: str | os.PathLike[str] | None = None) -> dict[str, Any]: ...
+
+@final
+class File:
+    """An open file or object, which arrays are read from and written to: ``straightway.open``."""
+
+    def __new__(
+        cls,
+        uri: StrPath,
+        mode: str = "r",
+        *,
+        size: int | None = None,
+        route: Route = "auto",
+        priority: Priority = "soon",
+        limit: float | None = None,
+        storage_options: StorageOptions | None = None,
+    ) -> Self: ...
+    @overload
+    def read_into(
+        self,
+        array: Any,
+        file_offset: int = 0,
+        *,
+        route: Route | None = None,
+        priority: Priority | None = None,
+        limit: float | None = None,
+        stream: Any = None,
+        wait: Literal[True] = True,
+    ) -> Receipt: ...
+    @overload
+    def read_into(
+        self,
+        array: Any,
+        file_offset: int = 0,
+        *,
+        route: Route | None = None,
+        priority: Priority | None = None,
+        limit: float | None = None,
+        stream: Any = None,
+        wait: Literal[False],
+    ) -> Transfer: ...
+    @overload
+    def read_ranges(
+        self,
+        ranges: Iterable[tuple[int, Any]],
+        *,
+        route: Route | None = None,
+        priority: Priority | None = None,
+        limit: float | None = None,
+        stream: Any = None,
+        wait: Literal[True] = True,
+    ) -> Receipt: ...
+    @overload
+    def read_ranges(
+        self,
+        ranges: Iterable[tuple[int, Any]],
+        *,
+        route: Route | None = None,
+        priority: Priority | None = None,
+        limit: float | None = None,
+        stream: Any = None,
+        wait: Literal[False],
+    ) -> Transfer: ...
+    @overload
+    def write_from(
+        self,
+        array: Any,
+        file_offset: int = 0,
+        *,
+        route: Route | None = None,
+        priority: Priority | None = None,
+        limit: float | None = None,
+        stream: Any = None,
+        wait: Literal[True] = True,
+    ) -> Receipt: ...
+    @overload
+    def write_from(
+        self,
+        array: Any,
+        file_offset: int = 0,
+        *,
+        route: Route | None = None,
+        priority: Priority | None = None,
+        limit: float | None = None,
+        stream: Any = None,
+        wait: Literal[False],
+    ) -> Transfer: ...
+    @overload
+    def write_ranges(
+        self,
+        ranges: Iterable[tuple[int, Any]],
+        *,
+        route: Route | None = None,
+        priority: Priority | None = None,
+        limit: float | None = None,
+        stream: Any = None,
+        wait: Literal[True] = True,
+    ) -> Receipt: ...
+    @overload
+    def write_ranges(
+        self,
+        ranges: Iterable[tuple[int, Any]],
+        *,
+        route: Route | None = None,
+        priority: Priority | None = None,
+        limit: float | None = None,
+        stream: Any = None,
+        wait: Literal[False],
+    ) -> Transfer: ...
+    def read_bytes(self, ranges: Sequence[tuple[int, int]]) -> tuple[list[bytes], Receipt]: ...
+    def close(self) -> None: ...
+    def discard(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: Any = None, _raised: Any = None, _trace: Any = None) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def uri(self) -> pathlib.Path: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def grows(self) -> bool: ...
+    def stat(self) -> dict[str, Any]: ...
+
+@final
+class Transfer:
+    """A read or write in progress. It can be awaited."""
+
+    def done(self) -> bool: ...
+    def result(self, timeout: float | None = None) -> Receipt: ...
+    def exception(self, timeout: float | None = None) -> BaseException | None: ...
+    def cancel(self) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    def fileno(self) -> int: ...
+    def __await__(self) -> Generator[Any, None, Receipt]: ...
+
+def count_trace(is_open: bool) -> None: ...
+def sum_receipts(receipts: Sequence[Receipt], seconds: float) -> Receipt: ...
+def list_objects(
+    uri: StrPath, storage_options: StorageOptions | None = None
+) -> list[tuple[str, int | None, bool]]: ...
+def remove_object(uri: StrPath, storage_options: StorageOptions | None = None) -> None: ...
+def parse_npy(start: bytes) -> tuple[int, tuple[str, bool, list[int], int] | None]: ...
+def npy_header(descr: str, fortran_order: bool, shape: Sequence[int]) -> bytes: ...
