@@ -1,7 +1,8 @@
 """The Python examples of the README and of the guides, run as they stand there.
 
 The examples of a page share their names and a folder with a model, `model`. An example whose fence says `no-run: why` is
-left out, one with `needs-s3` runs against the tests' S3 server. Recipes have tests of their own (test_recipes.py).
+left out, one with `needs-s3` runs against the tests' S3 server. Recipes and examples of raw bytes have tests of their own
+(test_recipes.py, test_raw_docs.py).
 """
 
 import pathlib
@@ -32,7 +33,7 @@ def examples(page):
     """The examples of a page: the line of each, its info string and its code."""
     text = page.read_text()
     for fence in FENCE.finditer(text):
-        if not fence["code"].startswith("# recipe: "):
+        if not fence["code"].startswith(("# recipe: ", "# raw: ")):
             yield text.count("\n", 0, fence.start()) + 1, fence["info"].strip(), fence["code"]
 
 
