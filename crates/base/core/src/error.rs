@@ -88,7 +88,9 @@ impl Error {
             io::ErrorKind::UnexpectedEof => ErrorKind::Corrupt,
             _ => ErrorKind::Transient,
         };
+        // Users read the text; programs read the number with `os_code`.
         let message = source.to_string();
+        let message = message.split(" (os error ").next().unwrap_or_default();
         Self {
             source: Some(source),
             ..Self::new(kind, operation, target, message)
@@ -169,7 +171,7 @@ mod tests {
     fn an_error_names_the_bytes_that_it_is_about() {
         let error = || Error::os("read", "x", io::Error::from_raw_os_error(5));
         let text = error().in_bytes(4096..12_288).to_string();
-        assert!(text.ends_with("(os error 5), in bytes 4096 to 12287"), "{text}");
+        assert!(text.ends_with("output error, in bytes 4096 to 12287"), "{text}");
         assert_eq!(error().in_bytes(7..7).to_string(), error().to_string());
     }
 

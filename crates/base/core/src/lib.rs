@@ -8,7 +8,8 @@
 //! [`Receipt`].
 //!
 //! [`random`] has the seeded generator of simulators, injected faults and tests. [`lock`] has the locks of all crates,
-//! and [`lru`] the bounded map of caches. [`npy`] reads and writes the headers of NumPy's files.
+//! [`lru`] the bounded map of caches, and [`nearest`] the suggestions for mistyped names. [`npy`] reads and writes the
+//! headers of NumPy's files.
 
 pub mod compare;
 pub mod date;
@@ -17,6 +18,7 @@ pub mod extent;
 pub mod hint;
 pub mod lock;
 pub mod lru;
+pub mod nearest;
 pub mod npy;
 pub mod object;
 pub mod pci;
@@ -42,7 +44,7 @@ pub use pci::PciAddress;
 pub use place::Place;
 pub use plan::{Chunk, Delivery, Piece, Plan, Portion};
 pub use policy::Policy;
-pub use quantity::{Bytes, Rate, Seconds};
+pub use quantity::{Bytes, Count, Rate, Seconds};
 pub use receipt::Receipt;
 pub use route::{Choice, Leg, Reason, Route};
 pub use share::{Class, Share};

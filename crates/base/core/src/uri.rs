@@ -13,6 +13,8 @@
 //! | `nvme-tcp://HOST[:PORT]/NQN[/NSID\|/NAME]` | host and port (4420) | the NQN and the namespace (1) or a name |
 //! | `memory:STORE/KEY` | the store's name | the key; for tests |
 //!
+//! `file:///PATH` is that path of this machine, with `%` escapes decoded, as browsers and Python write it.
+//!
 //! Nothing is decoded or normalised: `%41` in a key is three characters, and `a//b` has an empty part. Control
 //! characters, the parts `.` and `..` (an HTTP client may resolve them), credentials and fragments are refused.
 
@@ -20,9 +22,16 @@ use std::{
     ffi::{OsStr, OsString},
     fmt,
     net::Ipv6Addr,
+    os::unix::ffi::OsStringExt,
 };
 
+use percent_encoding::percent_decode;
+
 use crate::{Error, ErrorKind, Result};
+
+mod meant;
+
+pub use meant::hint_for_missing;
 
 /// The longest key: the limit of S3.
 const KEY_BYTES_MAX: usize = 1024;
@@ -100,12 +109,20 @@ impl Uri {
             });
         };
         let refuse = |why: String| Error::new(ErrorKind::Invalid, "read", without_secrets(text), why);
+        if scheme == "file" {
+            let name = file_path(rest).map_err(|why| refuse(format!("{why}; expected file:///PATH")))?;
+            return Ok(Self {
+                scheme: Scheme::Path,
+                authority: String::new(),
+                name,
+            });
+        }
         let known = Scheme::FORMS.iter().find(|(name, ..)| *name == scheme);
         let Some((_, scheme, form)) = known else {
             let forms: Vec<_> = Scheme::FORMS.iter().map(|(_, _, form)| *form).collect();
             let forms = forms.join(", ");
             let why = format!("the scheme {scheme:?} is not supported; use {forms}, or a path");
-            return Err(refuse(why).with_hint("write `./` in front of a path that looks like a URI"));
+            return Err(refuse(why).with_hint(meant::hint(&scheme, &String::from_utf8_lossy(rest))));
         };
         let refuse = |why: &str| refuse(format!("{why}; expected {form}"));
         let rest = str::from_utf8(rest).map_err(|_| refuse("it is not UTF-8"))?;
@@ -196,6 +213,19 @@ fn without_secrets(text: &OsStr) -> String {
 
 /// The reason why a part of a URI is refused.
 type Refused = &'static str;
+
+/// The path of a file URI without its scheme.
+fn file_path(rest: &[u8]) -> Result<OsString, Refused> {
+    let path = rest.strip_prefix(b"localhost").unwrap_or(rest);
+    if !path.starts_with(b"/") {
+        return Err("it names another machine, or a path that is not absolute");
+    }
+    let path: Vec<u8> = percent_decode(path).collect();
+    if path.contains(&0) {
+        return Err("a path has no zero byte");
+    }
+    Ok(OsString::from_vec(path))
+}
 
 fn bucket(text: &str) -> Result<String, Refused> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-');
@@ -416,6 +446,9 @@ mod tests {
             &full,
         );
         expect("memory:test/step-1/x", Scheme::Memory, "test", "step-1/x");
+        expect("file:///data/a%20b", Scheme::Path, "", "/data/a b");
+        expect("FILE://localhost/data", Scheme::Path, "", "/data");
+        expect("file:///a%zz#b", Scheme::Path, "", "/a%zz#b");
     }
 
     #[test]
@@ -426,7 +459,8 @@ mod tests {
                 "use s3://BUCKET/KEY, https://HOST[:PORT]/PATH, http://HOST[:PORT]/PATH, nvme-tcp://",
             ),
             ("ftp://host/x", "the scheme \"ftp\" is not supported"),
-            ("file:///x", "or a path"),
+            ("file://host/x", "it names another machine"),
+            ("file:///a%00b", "no zero byte"),
             ("s3:///key", "a bucket is 3 to 63"),
             ("s3://Bucket/key", "a bucket is 3 to 63"),
             ("s3://-bucket/key", "a bucket is 3 to 63"),

@@ -172,7 +172,7 @@ impl Checkpoint {
         let target = format!("chunk {chunk} of {}", path.display());
         let message = format!("{why}; it holds {}", self.contents(shard, chunk));
         Error::new(ErrorKind::Corrupt, "read", target, message)
-            .with_hint("restore an earlier step; parity (`SaverOptions::parity`) lets damage be mended")
+            .with_hint("restore an earlier step; a step that was saved with parity can be repaired")
     }
 
     /// The tensors in a chunk, as text.

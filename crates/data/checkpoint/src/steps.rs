@@ -11,7 +11,7 @@ use std::{
 };
 
 use straightway_core::{Error, ErrorKind, Result, Scheme, Uri};
-use straightway_io::store::{Durability, Files, Location, Missing, Registry, Store, StoreExt};
+use straightway_io::store::{Durability, Files, Location, Missing, Registry, Store, StoreExt, with_meant};
 
 use super::{
     coordination::{self, Coordination, Lock},
@@ -49,7 +49,8 @@ impl Steps {
         if uri.scheme() != Scheme::Path && name.is_empty() {
             return Ok(Self::in_store(store));
         }
-        store.below(&name, missing).map(Self::in_store)
+        let found = store.below(&name, missing).map(Self::in_store);
+        found.map_err(|error| with_meant(error, &Location::from((store, name))))
     }
 
     /// The checkpoints in a store.
@@ -102,11 +103,26 @@ impl Steps {
 
     /// The latest complete step.
     pub fn latest(&self) -> Result<u64> {
-        self.steps()?.pop().ok_or_else(|| {
-            let message = "no complete checkpoint is in it";
-            let store = self.root.describe(OsStr::new(""));
-            Error::new(ErrorKind::NotFound, "find the latest step of", store, message)
-        })
+        self.steps()?.pop().ok_or_else(|| self.none())
+    }
+
+    /// The error for a folder without a complete step. A folder that is itself a step was probably named by mistake.
+    pub fn none(&self) -> Error {
+        let folder = self.folder();
+        let step = folder.file_name().and_then(|name| step_of(name.to_str()?));
+        let error = |kind, message| Error::new(kind, "find the latest step of", folder.display(), message);
+        if !Manifest::is_in(&folder) {
+            return error(ErrorKind::NotFound, "no complete checkpoint is in it");
+        }
+        let above = folder.parent().unwrap_or(Path::new("."));
+        let above = if above.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            above
+        };
+        let step = step.map_or_else(String::new, |step| format!(" ⟦step={step}⟧"));
+        error(ErrorKind::Invalid, "it is a single step, not a folder of checkpoints")
+            .with_hint(format!("did you mean {}{step}?", above.display()))
     }
 
     /// The manifest of a step.

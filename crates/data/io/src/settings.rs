@@ -175,6 +175,24 @@ const STAGING_SHARE: u64 = 8;
 const PINNED_SHARE: u64 = 4;
 const RING_BYTES_MIN: u64 = 4 << 20;
 
+/// The error for chunks of a size that does not work, with the nearest one that does.
+fn refuse_chunk(bytes: Bytes) -> Error {
+    let page = Alignment::PAGE_BYTES;
+    let most = Policy::CHUNK_BYTES_MAX;
+    let fits = |size: &Bytes| (page..=most).contains(&size.0) && size.0.is_multiple_of(page);
+    // `4MB` are 4,000,000 bytes. `6000` is rounded up.
+    let rounded = || Bytes(bytes.0.checked_next_multiple_of(page).unwrap_or(most).clamp(page, most));
+    let near = bytes.binary_twin().filter(fits).unwrap_or_else(rounded);
+    let shown = if bytes.0.is_multiple_of(1024) {
+        bytes.to_string()
+    } else {
+        bytes.exactly()
+    };
+    let message = format!("the size must be a multiple of 4 KiB, at most {}", Bytes(most));
+    Error::new(ErrorKind::Invalid, "run with", format!("chunks of {shown}"), message)
+        .with_hint(format!("try ⟦chunk={}⟧", near.typed()))
+}
+
 /// The most lanes of one kind. More would find no core to run on.
 pub const LANES_MAX: u32 = 256;
 
@@ -197,20 +215,19 @@ impl Settings {
             ("GPU lanes:", self.gpu_lanes),
         ] {
             if !lanes.contains(&count) {
-                return refuse(what, count.to_string(), format!("1 to {LANES_MAX} are allowed"));
+                return refuse(what, count.to_string(), format!("it must be 1 to {LANES_MAX}"));
             }
         }
         for depth in [self.depth, self.write_depth] {
             if !(1..=DEPTH_MAX).contains(&depth) {
-                return refuse("depth", depth.to_string(), format!("1 to {DEPTH_MAX} is allowed"));
+                return refuse("depth", depth.to_string(), format!("it must be 1 to {DEPTH_MAX}"));
             }
         }
         let page = Alignment::PAGE_BYTES;
         let most = Policy::CHUNK_BYTES_MAX;
         for bytes in [self.chunk_bytes, self.cached_chunk_bytes, self.gpu_chunk_bytes] {
             if !(page..=most).contains(&bytes) || !bytes.is_multiple_of(page) {
-                let allowed = format!("the size must be a multiple of 4 KiB, at most {}", Bytes(most));
-                return refuse("chunks of", Bytes(bytes).to_string(), allowed);
+                return Err(refuse_chunk(Bytes(bytes)));
             }
         }
         let least = self.chunk_bytes * u64::from(self.drive_lanes);

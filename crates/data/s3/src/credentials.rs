@@ -52,6 +52,9 @@ const SHOWN: [&str; 3] = [ROLE, WEB_IDENTITY, PROCESS];
 
 const WEB_IDENTITY: &str = "web identity";
 
+/// The source of requests without credentials.
+pub(crate) const ANONYMOUS: &str = "anonymous access";
+
 const PROCESS: &str = "the profile's process";
 
 type Provider = Arc<dyn ProvideCredentialDyn<Credential = Credential>>;
@@ -191,7 +194,7 @@ impl Credentials {
         if self.providers.is_empty() {
             return Ok(KnownCredentials {
                 credential: None,
-                source: "anonymous access",
+                source: ANONYMOUS,
                 generation,
             });
         }

@@ -6,7 +6,7 @@ use http::HeaderMap;
 use straightway_core::{Error, ErrorKind};
 use straightway_net::{HttpResponse, Judgement, Next, overlong_wait};
 
-use crate::xml::Fault;
+use crate::{credentials::ANONYMOUS, xml::Fault};
 
 /// A clock skew below this is not the reason for a refusal.
 const SKEW_MIN: Duration = Duration::from_mins(5);
@@ -284,7 +284,10 @@ impl Refusal {
                 explanation(
                     ErrorKind::Denied,
                     format!("access is denied to {source}"),
-                    if context.writes() {
+                    if *source == ANONYMOUS {
+                        "the bucket is not public: leave out ⟦anonymous⟧ and use credentials (⟦profile⟧, \
+                         AWS_ACCESS_KEY_ID)"
+                    } else if context.writes() {
                         "grant s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and \
                          s3:ListBucketMultipartUploads, or use credentials that may write (⟦profile⟧, AWS_ACCESS_KEY_ID)"
                     } else {

@@ -6,7 +6,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use straightway_cache::BYTES_DEFAULT;
-use straightway_core::{Bytes, Error, ErrorKind, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Result, nearest::nearest};
 use straightway_https::Token;
 use straightway_nvme::{Digests, Nqn, auth::Secret};
 use straightway_nvme_host::{HostSettings, Portal};
@@ -317,7 +317,11 @@ fn refused(name: &str, why: &str) -> Error {
 
 fn unknown(name: &str) -> Error {
     let why = format!("there is no such option; known are {}", NAMES.join(", "));
-    refused(name, &why)
+    let error = refused(name, &why);
+    match nearest(name.strip_prefix("aws_").unwrap_or(name), NAMES) {
+        Some(near) => error.with_hint(format!("did you mean {near}?")),
+        None => error,
+    }
 }
 
 #[cfg(test)]
@@ -343,6 +347,12 @@ mod tests {
             "nvme_secret" | "nvme_ctrl_secret" => SECRET,
             _ => "hush",
         }
+    }
+
+    #[test]
+    fn a_mistyped_option_is_refused_with_the_one_that_was_meant() {
+        let error = StoreOptions::parse([("aws_regoin", "x")]).unwrap_err();
+        assert_eq!(error.hint(), Some("did you mean region?"));
     }
 
     #[test]

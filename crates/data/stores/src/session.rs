@@ -6,7 +6,7 @@
 
 use std::{collections::VecDeque, path::Path, sync::Arc};
 
-use straightway_core::Result;
+use straightway_core::{Bytes, Error, ErrorKind, Result};
 use straightway_io::{
     Executor, ExecutorParts, Peers, Settings,
     settings::Demand,
@@ -14,7 +14,7 @@ use straightway_io::{
     wrapper::traced::Trace,
 };
 use straightway_probe::profile::DriveTuning;
-use straightway_sys::PerProcess;
+use straightway_sys::{FreeMemory, PerProcess, root::Root};
 
 use crate::{
     drives::{Drive, Drives},
@@ -179,9 +179,23 @@ impl Session {
     }
 }
 
+/// Refuses demanded staging memory that this machine does not have.
+fn check_memory(staging_bytes: u64, free: Option<FreeMemory>) -> Result<()> {
+    let Some(free) = free.filter(|free| free.bytes < staging_bytes) else {
+        return Ok(());
+    };
+    let target = format!("staging memory of {}", Bytes(staging_bytes));
+    let why = format!("this process can have {} more", Bytes(free.bytes));
+    let hint = "leave out ⟦staging⟧, or name less; more than 1 GiB is rarely faster";
+    Err(Error::new(ErrorKind::Invalid, "run with", target, why).with_hint(hint))
+}
+
 /// An executor with these settings, and with smaller rings if there is little memory.
 fn executor(usual: Settings, demand: Demand, trace: Option<Trace>) -> Result<Executor> {
     let settings = demand.over(usual.within_groups());
+    if demand.staging_bytes.is_some() {
+        check_memory(settings.staging_bytes, FreeMemory::of(&Root::machine()))?;
+    }
     let parts = ExecutorParts {
         peers: Peers::kept_in(PEER_PROOFS.into()),
         trace,

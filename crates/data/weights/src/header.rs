@@ -90,7 +90,9 @@ impl Header {
     fn from_json(name: &str, text: Vec<u8>, file_bytes: u64, count: &Count) -> Result<(Self, NameTable)> {
         let corrupt = |message: String| Error::new(ErrorKind::Corrupt, "read", name, message);
         if text.first() != Some(&b'{') {
-            return Err(corrupt("its header does not begin with `{`".to_owned()).with_hint("is it a safetensors file?"));
+            return Err(corrupt(
+                "it is not a safetensors file: its header does not begin with `{`".to_owned(),
+            ));
         }
         let text =
             String::from_utf8(text).map_err(|e| corrupt(format!("its header is not UTF-8: {}", e.utf8_error())))?;
@@ -136,9 +138,13 @@ fn json_bytes(name: &str, prefix: [u8; 8], file_bytes: u64) -> Result<usize> {
     }
     let bytes = u64::from_le_bytes(prefix);
     if bytes > HEADER_BYTES_MAX {
+        if let Some((kind, remedy)) = other_kind(prefix) {
+            let message = format!("it is not a safetensors file: it looks like {kind}");
+            return Err(Error::new(ErrorKind::Corrupt, "read", name, message).with_hint(remedy));
+        }
         return corrupt(format!(
-            "its header would be {bytes} bytes long, and {HEADER_BYTES_MAX} is the most that the \
-             format allows"
+            "it is not a safetensors file: its header would be {bytes} bytes long, and {HEADER_BYTES_MAX} is the most \
+             that the format allows"
         ));
     }
     if bytes > file_bytes - PREFIX_BYTES {
@@ -148,6 +154,39 @@ fn json_bytes(name: &str, prefix: [u8; 8], file_bytes: u64) -> Result<usize> {
         ));
     }
     Ok(usize::try_from(bytes).expect("the limit fits every address space"))
+}
+
+/// The kind of a file of another format, from its first bytes, and what to do with it.
+fn other_kind(start: [u8; 8]) -> Option<(&'static str, &'static str)> {
+    const CONVERT: &str =
+        "convert it, for example with `save_pretrained` of transformers, and load the .safetensors file";
+    let kinds: [(&[u8], &str, &str); 11] = [
+        (b"GGUF", "GGUF, the format of llama.cpp", CONVERT),
+        (
+            b"PK\x03\x04",
+            "a zip file, as torch.save writes it (pickles) or NumPy (npz)",
+            CONVERT,
+        ),
+        (b"\x80\x02", "a pickle of Python, as torch.save writes it", CONVERT),
+        (b"\x80\x03", "a pickle of Python", CONVERT),
+        (b"\x80\x04", "a pickle of Python", CONVERT),
+        (b"\x80\x05", "a pickle of Python", CONVERT),
+        (b"\x93NUMPY", "an array of NumPy", CONVERT),
+        (b"\x89HDF", "HDF5, as Keras writes it", CONVERT),
+        (
+            b"version ",
+            "a pointer of Git LFS: the file itself was not downloaded",
+            "run `git lfs pull` in its folder",
+        ),
+        (b"<!DOCTYP", "a web page", "download the file itself"),
+        (
+            b"{",
+            "JSON",
+            "name the model's folder, its .safetensors file or its .safetensors.index.json",
+        ),
+    ];
+    let found = kinds.into_iter().find(|(magic, ..)| start.starts_with(magic));
+    found.map(|(_, kind, remedy)| (kind, remedy))
 }
 
 /// Checks that tensors, in order, fill `data_bytes` exactly, and that each has the size of its shape and dtype.

@@ -10,7 +10,7 @@ use straightway_core::{Error, ErrorKind, Result, Uri};
 use straightway_io::parallel;
 use straightway_io::{
     File, Handle, Objects, Store,
-    store::{self, Listing, Location, Named, Registry, Tag, list_all, open_one},
+    store::{self, Listing, Location, Named, Registry, Tag, list_all, open_one, with_meant},
 };
 use straightway_sys::{FilePages, limit};
 
@@ -124,21 +124,25 @@ impl Model {
     /// model that was saved there before.
     pub fn open(at: impl Into<Location>) -> Result<Self> {
         let at = at.into();
+        Self::open_at(&at).map_err(|error| with_meant(error, &at))
+    }
+
+    fn open_at(at: &Location) -> Result<Self> {
         let ends = |suffix: &str| at.name.to_str().is_some_and(|name| name.ends_with(suffix));
         let is_index = ends(".index.json");
         match at.folder(!is_index && !ends(".safetensors"))? {
             Some(inside) => {
                 let names = list_all(&*inside)?;
-                match find_index(&at, &names)? {
-                    Some(index) => match single_file(&at, &names, &index) {
-                        Some(file) => Self::of_single_file(&at, file, &index),
-                        None => Self::of_index(&at, &index),
+                match find_index(at, &names)? {
+                    Some(index) => match single_file(at, &names, &index) {
+                        Some(file) => Self::of_single_file(at, file, &index),
+                        None => Self::of_index(at, &index),
                     },
-                    None => Self::of_files(&at, find_files(&at, &names)?),
+                    None => Self::of_files(at, find_files(at, &names)?),
                 }
             }
-            None if is_index => Self::of_index(&at, &at.name),
-            None => Self::of_files(&at, vec![at.name.clone()]),
+            None if is_index => Self::of_index(at, &at.name),
+            None => Self::of_files(at, vec![at.name.clone()]),
         }
     }
 
@@ -337,14 +341,48 @@ pub(crate) fn single_file(folder: &Location, names: &Listing, index: &Path) -> O
 fn find_files(folder: &Location, names: &Listing) -> Result<Vec<PathBuf>> {
     let found = ending(folder, names, ".safetensors");
     if found.is_empty() {
-        let message = "no .safetensors file is in it";
-        return Err(folder.error(ErrorKind::NotFound, "open", message));
+        return Err(no_files(folder, names));
     }
     if found.len() > FILES_MAX {
         let message = format!("it has more than {FILES_MAX} files");
         return Err(folder.error(ErrorKind::Invalid, "open", message));
     }
     Ok(found)
+}
+
+/// The error for a folder without a safetensors file, with what it has instead.
+fn no_files(folder: &Location, names: &Listing) -> Error {
+    /// Endings of weights that cannot be loaded.
+    const OTHERS: [&str; 7] = [".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack"];
+    let error = |message: &str| folder.error(ErrorKind::NotFound, "open", message);
+    let is_step = |name: &str| {
+        let digits = name.strip_prefix("step-").unwrap_or_default();
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if names.objects.is_empty() && names.folders.is_empty() {
+        let is_path = folder.path().is_some();
+        return if is_path {
+            error("the folder is empty")
+        } else {
+            error("there is nothing below this name").with_hint("list the folder above it with `straightway ls`")
+        };
+    }
+    let mut folders = names.folders.iter().filter_map(|name| name.to_str());
+    if folders.any(is_step) {
+        return error("it has checkpoints, and no .safetensors file").with_hint(
+            "restore a step (`straightway checkpoint restore`), or write one as a model (`straightway checkpoint export`)",
+        );
+    }
+    let mut objects = names.objects.iter().filter_map(|object| object.name.to_str());
+    match objects.find(|name| OTHERS.iter().any(|end| name.ends_with(end))) {
+        Some(other) => error(&format!(
+            "no .safetensors file is in it, and {other} has another format"
+        ))
+        .with_hint(
+            "only safetensors files can be loaded: convert it, for example with `save_pretrained` of transformers",
+        ),
+        None => error("no .safetensors file is in it"),
+    }
 }
 
 /// The objects of a folder whose names end with `suffix`, in order. Hidden ones are left out.

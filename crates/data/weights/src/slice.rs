@@ -61,26 +61,35 @@ impl Slice {
             }
             return Ok(rectangle);
         };
-        let (start, stop) = self.part.indices(length).map_err(|why| {
+        let (start, stop) = self.part.indices(length).map_err(|(why, hint)| {
             let target = format!("tensor {}", quoted(name));
             let why = format!("dimension {} has {length}, {why}", self.dim);
-            Error::new(ErrorKind::Invalid, "slice", target, why)
-                .with_hint("leave it out by a filter, or allow uneven shares")
+            Error::new(ErrorKind::Invalid, "slice", target, why).with_hint(hint)
         })?;
         rectangle.cut(name, self.dim, start, stop.saturating_sub(start))
     }
 }
 
 impl SlicePart {
-    /// The first index and the one after the last, in a dimension of this length.
-    fn indices(self, length: u64) -> Result<(u64, u64), String> {
+    /// The first index and the one after the last, in a dimension of this length. An error is the reason and the remedy.
+    fn indices(self, length: u64) -> Result<(u64, u64), (String, String)> {
         match self {
-            Self::Range { start, stop } if start > stop => Err(format!("and {start}..{stop} goes backwards")),
+            Self::Range { start, stop } if start > stop => Err((
+                format!("and {start}..{stop} goes backwards"),
+                format!("write {stop}..{start}"),
+            )),
             Self::Range { start, stop } => Ok((start, stop)),
-            Self::Rank { rank, of } | Self::RankUneven { rank, of } if rank >= of => {
-                Err(format!("and there is no rank {rank} of {of}"))
-            }
-            Self::Rank { of, .. } if !length.is_multiple_of(of) => Err(format!("which does not divide by {of} ranks")),
+            Self::Rank { rank, of } | Self::RankUneven { rank, of } if rank >= of => Err((
+                format!("and there is no rank {rank} of {of}"),
+                match of.checked_sub(1) {
+                    Some(last) => format!("ranks are 0 to {last}"),
+                    None => "there must be at least one rank".to_owned(),
+                },
+            )),
+            Self::Rank { of, .. } if !length.is_multiple_of(of) => Err((
+                format!("which does not divide by {of} ranks"),
+                "leave the tensor out with ⟦filter⟧, or allow uneven shares (⟦uneven⟧)".to_owned(),
+            )),
             Self::Rank { rank, of } | Self::RankUneven { rank, of } => {
                 let share = length.div_ceil(of);
                 let start = rank.saturating_mul(share).min(length);

@@ -222,7 +222,10 @@ impl Scenario {
 
     /// Restores the path in each refusal to the form the user typed.
     fn unrooted(&self, settings: &[ParameterSetting], mut refused: Refusals) -> Refusals {
+        let root = format!("{}.", self.topic().name());
         for refusal in &mut refused.0 {
+            let meant = refusal.meant.take();
+            refusal.meant = meant.map(|name| name.strip_prefix(&root).map_or(name.clone(), str::to_owned));
             let typed = |s: &&ParameterSetting| self.full_path(&s.path) == refusal.field;
             if let Some(setting) = settings.iter().find(typed) {
                 refusal.field.clone_from(&setting.path);

@@ -15,7 +15,7 @@ mod tree;
 use std::{fmt, ops::RangeInclusive};
 
 use serde::{Serialize, de::DeserializeOwned};
-use straightway_core::{Bytes, Rate, Seconds, text::shown};
+use straightway_core::{Bytes, Rate, Seconds, nearest::nearest, text::shown};
 use toml::{Table, de::DeValue};
 
 pub use self::place::{PathStep, steps};
@@ -57,6 +57,9 @@ pub struct Refusal {
     pub allowed: String,
     /// The line in the text, counted from one.
     pub line: Option<usize>,
+    /// The name that was probably meant by a field that does not exist.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub meant: Option<String>,
 }
 
 /// All refusals of one input; never empty.
@@ -163,6 +166,7 @@ impl Checker {
                 value: shorten(&value.to_string()),
                 allowed: allowed.into(),
                 line: None,
+                meant: None,
             });
         }
     }
@@ -214,7 +218,17 @@ impl Refusals {
             value: shorten(&value.into()),
             allowed: allowed.into(),
             line: None,
+            meant: None,
         }])
+    }
+
+    /// Adds to every refusal of a field that does not exist the name that was probably meant.
+    #[must_use]
+    pub(crate) fn meaning(mut self, meant: Option<&str>) -> Self {
+        for refusal in &mut self.0 {
+            refusal.meant = meant.map(str::to_owned);
+        }
+        self
     }
 
     /// Prefixes every field with a table. A model names fields from its own root.
@@ -250,13 +264,11 @@ impl fmt::Display for Refusal {
         if let Some(line) = self.line {
             write!(f, "line {line}: ")?;
         }
-        write!(
-            f,
-            "{} = {}: allowed is {}",
-            shown(&self.field),
-            shown(&self.value),
-            shown(&self.allowed)
-        )
+        let (field, value) = (shown(&self.field), shown(&self.value));
+        if let Some(meant) = &self.meant {
+            return write!(f, "there is no `{field}`; did you mean {}?", shown(meant));
+        }
+        write!(f, "{field} = {value}: allowed is {}", shown(&self.allowed))
     }
 }
 
@@ -344,7 +356,12 @@ fn mistyped(text: &str, tree: &DeValue<'_>, misfit: &Misfit) -> Refusals {
     if field.is_empty() {
         "(text)".clone_into(&mut field);
     }
-    let mut refusals = Refusals::one(field, value, misfit.allowed());
+    let typed = field.rsplit('.').next().unwrap_or_default();
+    let meant = match misfit.reason {
+        Reason::UnknownKey(known) => nearest(typed, known).copied(),
+        _ => None,
+    };
+    let mut refusals = Refusals::one(field.clone(), value, misfit.allowed()).meaning(meant);
     refusals.0[0].line = Some(line_at(text, span.start));
     refusals
 }
@@ -476,7 +493,12 @@ mod tests {
         let refusal = refused(&GOOD.replace("share", "shar"));
         assert_eq!(
             refusal.to_string(),
-            "line 9: cluster.links[1].shar = an unknown key: allowed is `rate` or `share`"
+            "line 9: there is no `cluster.links[1].shar`; did you mean share?"
+        );
+        let refusal = refused(&GOOD.replace("share", "weight"));
+        assert_eq!(
+            refusal.to_string(),
+            "line 9: cluster.links[1].weight = an unknown key: allowed is `rate` or `share`"
         );
     }
 

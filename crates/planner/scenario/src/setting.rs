@@ -4,6 +4,7 @@
 //! once for all settings. Any parameter of any topic can be set this way, and every range is checked.
 
 use serde::{Serialize, de::DeserializeOwned};
+use straightway_core::nearest::{is_near, nearest};
 use toml::{Table, Value};
 
 use crate::check::{self, Checkable, PathStep, Refusals, steps};
@@ -88,10 +89,11 @@ where
 {
     let path = &setting.path;
     let with = |value: Value| {
-        let mut table = table.clone();
-        put(&mut table, path, value).map_err(|allowed| setting.refuse(allowed))?;
-        let input = check::fit(&table).map_err(|allowed| setting.refuse(allowed))?;
-        Ok((table, input))
+        let refuse = |allowed| setting.refuse(allowed).meaning(meant(table, path).as_deref());
+        let mut changed = table.clone();
+        put(&mut changed, path, value).map_err(refuse)?;
+        let input = check::fit(&changed).map_err(refuse)?;
+        Ok((changed, input))
     };
     let value = typed(&setting.value);
     with(value.clone()).or_else(|refused: Refusals| match value {
@@ -105,6 +107,37 @@ where
         }
         _ => Err(refused),
     })
+}
+
+/// The parameter of the table that was probably meant by a path that is not in it: one with the same last name, else the
+/// nearest. `None` if the path is in the table.
+fn meant(table: &Table, path: &str) -> Option<String> {
+    let mut known = Vec::new();
+    for (key, value) in table {
+        leaves(key.clone(), value, &mut known);
+    }
+    let is_below = |name: &&String| name.strip_prefix(path).is_some_and(|rest| rest.starts_with(['.', '[']));
+    if known.iter().any(|name| name == path || is_below(&name)) {
+        return None;
+    }
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let same_last = known.iter().find(|name| last(name) == last(path)).cloned();
+    let near = || nearest(path, known.iter()).cloned();
+    let near_last = || known.iter().find(|name| is_near(&last(path), &last(name))).cloned();
+    same_last.or_else(near).or_else(near_last)
+}
+
+/// The paths of the parameters of a value. Of a list, those of the first entry: the others have the same names.
+fn leaves(path: String, value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Table(table) => {
+            for (key, value) in table {
+                leaves(format!("{path}.{key}"), value, found);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => leaves(format!("{path}[0]"), &items[0], found),
+        _ => found.push(path),
+    }
 }
 
 /// The largest values of integer fields by width. TOML has no integers beyond the first.
@@ -177,6 +210,27 @@ fn put(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_parameter_that_was_meant_is_found_by_its_last_name_or_a_near_one() {
+        let table: Table = toml::from_str(
+            "seed = 1\n[cluster]\ngpus = 8\n[storage]\nrate = 1\n[[tenants]]\nweight = 1\n[[tenants]]\nweight = 2\n",
+        )
+        .unwrap();
+        for (typed, known) in [
+            ("gpus", Some("cluster.gpus")),
+            ("storage.gpus", Some("cluster.gpus")),
+            ("cluster.gpu", Some("cluster.gpus")),
+            ("storag.rate", Some("storage.rate")),
+            ("tenants[0].wieght", Some("tenants[0].weight")),
+            ("colour", None),
+            ("cluster.gpus", None),
+            ("cluster", None),
+            ("tenants[1].weight", None),
+        ] {
+            assert_eq!(meant(&table, typed).as_deref(), known, "{typed}");
+        }
+    }
 
     #[test]
     fn a_count_may_be_narrower_than_64_bits() {

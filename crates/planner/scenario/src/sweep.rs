@@ -6,6 +6,7 @@
 //! simulator).
 
 use rayon::prelude::*;
+use straightway_core::{Bytes, Rate, Seconds};
 
 use crate::{check::Refusals, setting::ParameterSetting};
 
@@ -143,11 +144,14 @@ fn span(from: &str, rest: &str) -> Result<Vec<String>, String> {
         .filter(|n| (2..=POINTS_MAX).contains(n));
     let steps = steps.ok_or(format!("{SHAPE} with 2 to {POINTS_MAX} steps"))?;
     let ((a, unit_a), (b, unit_b)) = (number(from)?, number(to)?);
-    let unit = match (unit_a, unit_b) {
-        (a, b) if a == b => a,
-        ("", unit) => unit,
+    // The values have the unit of the first end; if it has none, that of the last.
+    let (unit, b) = match (unit_a, unit_b) {
+        (a, same) if a == same => (a, b),
+        ("", unit) => (unit, b),
         _ => {
-            return Err(format!("{SHAPE} with one unit, not `{unit_a}` and `{unit_b}`"));
+            let factor = unit_factor(unit_b, unit_a)
+                .ok_or_else(|| format!("{SHAPE} with units of one kind, not `{unit_a}` and `{unit_b}`"))?;
+            (unit_a, b * factor)
         }
     };
     if log && (a <= 0.0 || b <= 0.0) {
@@ -165,6 +169,16 @@ fn span(from: &str, rest: &str) -> Result<Vec<String>, String> {
         }
     };
     Ok((0..steps).map(|i| format!("{}{unit}", tidy(at(i)))).collect())
+}
+
+/// How many of the second unit are one of the first; `None` if they are not both of times, of sizes or of rates.
+fn unit_factor(of: &str, to: &str) -> Option<f64> {
+    let one = |unit: &str| format!("1{unit}");
+    let seconds = |unit: &str| one(unit).parse::<Seconds>().ok().map(|seconds| seconds.0);
+    let bytes = |unit: &str| one(unit).parse::<Bytes>().ok().map(|bytes| bytes.0 as f64);
+    let rate = |unit: &str| one(unit).parse::<Rate>().ok().map(|rate| rate.0);
+    let kinds: [&dyn Fn(&str) -> Option<f64>; 3] = [&seconds, &bytes, &rate];
+    kinds.into_iter().find_map(|kind| Some(kind(of)? / kind(to)?))
 }
 
 /// Splits `400Gb/s` into its number and its unit.
@@ -207,6 +221,14 @@ mod tests {
     }
 
     #[test]
+    fn the_ends_of_a_span_may_have_different_units_of_one_kind() {
+        assert_eq!(values("a=200GB/s..2TB/s:2"), ["200GB/s", "2000GB/s"]);
+        assert_eq!(values("a=1s..2h:2"), ["1s", "7200s"]);
+        assert_eq!(values("a=512KiB..1MiB:2"), ["512KiB", "1024KiB"]);
+        assert_eq!(values("a=100Gb/s..25GB/s:2"), ["100Gb/s", "200Gb/s"]);
+    }
+
+    #[test]
     fn a_span_over_a_count_takes_whole_steps_each_once() {
         let steps = |text: &str| ParameterSweep::parse(text).unwrap().in_whole_steps().values;
         assert_eq!(steps("a=1..2:5"), ["1", "2"]);
@@ -223,7 +245,8 @@ mod tests {
             "a=1..2",
             "a=1..2:1",
             "a=0..2:3:log",
-            "a=1s..2h:3",
+            "a=1s..2GiB:3",
+            "a=1s..2:3",
             "a=x..y:3",
             "a=1,,2",
             "a=1..2:99999999",
