@@ -14,6 +14,7 @@ mod library;
 pub(crate) mod load;
 mod load_args;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod output;
 pub(crate) mod plan;
 pub(crate) mod rewrite;

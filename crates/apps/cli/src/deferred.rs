@@ -2,6 +2,8 @@
 
 use clap::{ArgMatches, Command, Error, FromArgMatches, builder::Resettable};
 
+use crate::examples;
+
 /// The arguments of one of several commands. The options of the others are not defined: to define all of them took
 /// longer than to read a small file.
 #[derive(Debug)]
@@ -28,11 +30,17 @@ impl<A: clap::Args> FromArgMatches for Deferred<A> {
 }
 
 /// Defines options and keeps the description of the command. Groups of options have descriptions of their own, and the
-/// last one defined would replace it.
+/// last one defined would replace it. Adds the examples of the command and its subcommands.
 fn described(command: Command, define: fn(Command) -> Command) -> Command {
     let (short, long) = (command.get_about().cloned(), command.get_long_about().cloned());
+    let name = command.get_name().to_owned();
     let command = define(command);
     command
         .about(Resettable::from(short))
         .long_about(Resettable::from(long))
+        .after_help(examples::help(&name))
+        .mut_subcommands(|below| {
+            let page = format!("{name} {}", below.get_name());
+            below.after_help(examples::help(&page))
+        })
 }

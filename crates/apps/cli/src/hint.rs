@@ -11,6 +11,8 @@ fn option(setting: Setting<'_>) -> String {
     let name = match setting.name {
         // A secret on a command line would be visible to all users of the machine.
         "nvme_secret" => "nvme-secret-file".to_owned(),
+        // The drive has a profile too.
+        "profile" => "aws-profile".to_owned(),
         name => name.replace('_', "-"),
     };
     match setting.value {

@@ -1,14 +1,17 @@
 //! The `straightway` command.
 //!
 //! Each command is described here, and is a file under `command/` with its `Args` and a `run` that returns an exit code:
-//! 0 yes, 1 no, 2 error, 130 interrupted. Both are the source of the help, the completions and the man pages. Data goes
-//! to stdout, messages to stderr.
+//! 0 yes, 1 no, 2 error, 130 interrupted. Both are the source of the help, the completions and the man pages, with the
+//! examples of `examples.txt`. Data goes to stdout, messages to stderr.
 //!
 //! It is a library because the command exists twice: as a program, and in the Python package.
 
 mod command;
 mod deferred;
+pub mod examples;
 mod hint;
+mod section;
+mod usage;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -18,9 +21,12 @@ use deferred::Deferred;
 use straightway_core::{Error, ErrorKind, text::shown};
 use straightway_scenario::check::Refusals;
 
+/// The version, with the commit if this was built in a checkout.
+const VERSION: &str = env!("STRAIGHTWAY_VERSION");
+
 /// Moves bytes between storage and memory by the most direct route, and reports the route taken.
 #[derive(Debug, Parser)]
-#[command(name = "straightway", version, max_term_width = 100)]
+#[command(name = "straightway", version = VERSION, max_term_width = 100, after_help = examples::help(""))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -104,9 +110,15 @@ enum Command {
     /// too.
     Doctor(Deferred<command::doctor::Args>),
     /// Write the completions for a shell to stdout.
+    ///
+    /// They complete commands, options, the words that an option takes, scenarios and devices. The examples show where
+    /// each shell looks for them; the folder must exist. A new shell uses them.
     Completions(Deferred<command::completions::Args>),
     /// Write the man pages, one for each command, into a folder.
-    Man(Deferred<command::completions::ManArgs>),
+    ///
+    /// `man straightway-copy` finds them below a folder of `manpath`, in `man1`: for all users
+    /// /usr/local/share/man/man1, for one user ~/.local/share/man/man1.
+    Man(Deferred<command::man::Args>),
 }
 
 /// Runs the command with these arguments, the first of which is its own name.
@@ -141,7 +153,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
         Command::Bench(Deferred(args)) => command::bench::run(&args),
         Command::Doctor(Deferred(args)) => command::doctor::run(&args, cli.verbose > 0),
         Command::Completions(Deferred(args)) => command::completions::run::<Cli>(&args),
-        Command::Man(Deferred(args)) => command::completions::run_man::<Cli>(&args),
+        Command::Man(Deferred(args)) => command::man::run::<Cli>(&args),
     };
     let code = answer.unwrap_or_else(|error| report_error(&error));
     straightway_sys::ending::skip_exit_handlers();
@@ -165,7 +177,7 @@ fn parsed(args: &[OsString]) -> Cli {
     Cli::try_parse_from(args).unwrap_or_else(|error| {
         let shown_args = args.iter().map(|arg| shown(&arg.to_string_lossy()).into_owned());
         if let Err(same) = Cli::try_parse_from(shown_args) {
-            same.exit();
+            usage::with_near_suggestions_only(same).exit();
         }
         // The escaped arguments are valid: print the escaped message of the original error.
         say(&shown(&error.render().to_string()));
@@ -190,5 +202,84 @@ fn report_error(error: &anyhow::Error) -> ExitCode {
     match ours.map(Error::kind) {
         Some(ErrorKind::Cancelled) => ExitCode::from(command::interrupt::INTERRUPTED),
         _ => ExitCode::from(2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// The words of an example, without `straightway` and a redirection.
+    fn words(line: &str) -> Vec<String> {
+        let line = line.split(" > ").next().unwrap_or_default();
+        line.split(' ').map(|word| word.trim_matches('\'').to_owned()).collect()
+    }
+
+    #[test]
+    fn every_example_is_parsed() {
+        for (page, examples) in examples::pages() {
+            for example in examples {
+                let parsed = Cli::try_parse_from(words(example.line));
+                assert!(parsed.is_ok(), "{}: {}", example.line, parsed.unwrap_err());
+                let is_of_page = example.line.starts_with(format!("straightway {page}").trim());
+                assert!(is_of_page || page == "target", "{page}: {}", example.line);
+                assert!(
+                    !example.does.is_empty() && !example.does.ends_with('.'),
+                    "{}",
+                    example.line
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_page_has_two_or_three_examples_in_examples_txt() {
+        fn check(command: &clap::Command, page: &str) {
+            let count = examples::of(page).len();
+            assert!(
+                (2..=3).contains(&count),
+                "`{page}` has {count} examples: see src/examples.txt"
+            );
+            for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+                check(below, format!("{page} {}", below.get_name()).trim());
+            }
+        }
+        let mut command = Cli::command();
+        command.build();
+        check(&command, "");
+    }
+
+    #[test]
+    fn options_of_stores_and_tuning_are_the_only_ones_under_their_headings() {
+        fn check(command: &clap::Command, page: &str, options: &mut usize) {
+            let stores = ["endpoint", "region", "profile", "nvme_path", "cache", "cache_size"];
+            for arg in command.get_arguments() {
+                let (id, heading) = (arg.get_id().as_str(), arg.get_help_heading());
+                let is_own = ["json", "step", "shard_size", "device", "filter"].contains(&id);
+                assert!(!arg.is_positional() || heading.is_none(), "{page}: {id}");
+                assert!(
+                    !is_own || !matches!(heading, Some("Object stores" | "Tuning")),
+                    "{page}: {id}"
+                );
+                if stores.contains(&id) {
+                    assert_eq!(
+                        (heading, arg.is_hide_short_help_set()),
+                        (Some("Object stores"), true),
+                        "{page}"
+                    );
+                    *options += 1;
+                }
+            }
+            for below in command.get_subcommands() {
+                check(below, &format!("{page} {}", below.get_name()), options);
+            }
+        }
+        let mut command = Cli::command();
+        command.build();
+        let mut options = 0;
+        check(&command, "straightway", &mut options);
+        assert!(options > 50, "{options}");
     }
 }

@@ -5,18 +5,23 @@ mod remote;
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{Bytes, Place, Route, Scheme, Uri, text::shown};
-use straightway_io::Progress;
+use straightway_io::{
+    Progress,
+    settings::LANES_MAX,
+    store::{Location, with_meant},
+};
 use straightway_probe::{
     bench::{self, BenchSeries, CacheState, Spec, Workload},
     profile::Profile,
 };
+use straightway_sys::uring::DEPTH_MAX;
 
 use super::{
     bar::points_bar,
     interrupt::{end_soon_after_interrupt, on_interrupt},
     output::{Output, say},
     stores::StoreArgs,
-    words::{Word, one_of},
+    words::{Word, one_of, whole},
 };
 
 /// What to measure.
@@ -69,15 +74,15 @@ pub(crate) struct Args {
     block: Vec<Bytes>,
 
     /// Queue depths [default: 1, 4, 16, 32].
-    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = whole(1..=DEPTH_MAX))]
     depth: Vec<u32>,
 
     /// Lanes to the drive [default: 1, or 2 if they also copy between the ring and memory].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1..=LANES_MAX))]
     lanes: Option<u32>,
 
     /// The number of runs per point; the median is reported.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(1..=1000_u32))]
     runs: u32,
 
     /// Move the whole file at every point, instead of a sample of it.
@@ -85,11 +90,11 @@ pub(crate) struct Args {
     whole: bool,
 
     /// The number of blocks of a gather.
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = whole(1..=u64::MAX))]
     extents: u64,
 
     /// The random seed of the offsets of a gather.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
 
     /// Do not store the result as this machine's profile.
@@ -113,9 +118,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if uri.scheme() != Scheme::Path {
         return remote::run(args, &uri);
     }
+    let meant = |error| with_meant(error, &Location::from(&args.path));
     let mut spec = args.spec();
     if args.route.is_empty() {
-        spec.series = bench::possible(&spec)?;
+        spec.series = bench::possible(&spec).map_err(meant)?;
     }
     // Read first, so that an unreadable profile fails before the work and not after it.
     let mut kept = match Profile::place() {
@@ -131,15 +137,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bar.set_length(points as u64);
         bar.set_position(number as u64);
         bar.set_message(shown(name).into_owned());
-    })?;
+    })
+    .map_err(meant)?;
     bar.finish_and_clear();
     let json = serde_json::to_value(&outcome)?;
     let points = outcome.sample_table();
     args.output.write_with(&outcome.page(), Some(&points), &json)?;
     if let Some((profile, path)) = &mut kept {
         profile.add(&outcome);
-        profile.write(path)?;
-        say(&format!("stored as this machine's profile in {}", path.display()));
+        match profile.write(path) {
+            Ok(()) => say(&format!("stored as this machine's profile in {}", path.display())),
+            // The measurement is on stdout. A container often has no home that can be written.
+            Err(error) => {
+                say(&format!("warning: the profile was not stored: {error}"));
+                say("hint: set XDG_STATE_HOME to a folder that can be written, or give --no-profile");
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

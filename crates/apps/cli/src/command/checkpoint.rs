@@ -20,7 +20,7 @@ mod trial;
 mod trial_dir;
 mod verify;
 
-use super::{output::print, stores::StoreArgs, tuning::Tuning};
+use super::{output::print, stores::StoreArgs, tuning::Tuning, words::whole};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -91,7 +91,7 @@ struct ReadArgs {
     of: FolderArgs,
 
     /// The step [default: the latest].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     step: Option<u64>,
 
     /// Write the result as JSON.

@@ -1,20 +1,15 @@
-//! `straightway completions` and `straightway man`: generated from the definitions of the commands.
+//! `straightway completions`: generated from the definitions of the commands.
+//!
+//! clap completes the words that an option takes. Scenarios and devices are such words here, although the options also
+//! take files and other devices: for the script, the parsers of these options are replaced, and the script then also
+//! offers files.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory, builder::PossibleValuesParser};
 use clap_complete::Shell;
-use straightway_core::Error;
-use straightway_io::ReportFile;
 
-use super::output::print;
-
-/// The beginning of every man page: roff's definition of quotes.
-const MAN_MARK: &str = ".ie \\n(.g .ds Aq ";
+use super::{library, output::print};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -22,36 +17,51 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct ManArgs {
-    /// The folder; it is created if it is missing.
-    folder: PathBuf,
-}
+/// The devices that are offered: a machine has up to eight GPUs.
+const DEVICES: [&str; 9] = [
+    "host", "cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:4", "cuda:5", "cuda:6", "cuda:7",
+];
 
 pub(crate) fn run<C: CommandFactory>(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut C::command(), "straightway", &mut text);
-    print(&String::from_utf8(text)?)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) fn run_man<C: CommandFactory>(args: &ManArgs) -> anyhow::Result<ExitCode> {
-    let failed = |e| Error::os("write the man pages to", args.folder.display(), e);
-    fs::create_dir_all(&args.folder).map_err(failed)?;
-    let mut command = C::command().disable_help_subcommand(true);
+    let mut command = C::command();
     command.build();
-    write_man(command, &args.folder)?;
+    // clap keeps words forever, and this process ends soon.
+    let scenarios: Vec<&'static str> = library::names().into_iter().map(|name| &*name.leak()).collect();
+    let mut command = offering(command, &scenarios);
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "straightway", &mut text);
+    let script = String::from_utf8(text)?;
+    print(&also_files(args.shell, &script, &scenarios))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the pages of a command and its subcommands. A page replaces only an older man page.
-fn write_man(command: clap::Command, folder: &Path) -> anyhow::Result<()> {
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-        write_man(below.clone(), folder)?;
-    }
-    let man = clap_mangen::Man::new(command);
-    let mut page = Vec::new();
-    man.render(&mut page)?;
-    let file = ReportFile::begin(&folder.join(man.get_filename()), MAN_MARK)?;
-    Ok(file.finish(&String::from_utf8(page)?)?)
+/// The command with the words of scenarios and devices.
+fn offering(command: Command, scenarios: &[&'static str]) -> Command {
+    let is_list = command.get_name() == "list";
+    command
+        .mut_args(|arg| {
+            let words = match arg.get_id().as_str() {
+                "scenario" => scenarios.to_vec(),
+                "name" if is_list => scenarios.to_vec(),
+                "device" => DEVICES.to_vec(),
+                _ => return arg,
+            };
+            arg.value_parser(PossibleValuesParser::new(words))
+        })
+        .mut_subcommands(|below| offering(below, scenarios))
+}
+
+/// The script with files beside the scenarios. The other shells complete no values.
+fn also_files(shell: Shell, script: &str, scenarios: &[&'static str]) -> String {
+    let words = scenarios.join(" ");
+    let (only, both) = match shell {
+        Shell::Bash => (format!("compgen -W \"{words}\""), format!("compgen -f -W \"{words}\"")),
+        Shell::Zsh => (format!("({words})"), format!("{{_files; compadd -- {words}}}")),
+        Shell::Fish => {
+            let first = scenarios.first().copied().unwrap_or_default();
+            (format!("-f -a \"{first}"), format!("-F -a \"{first}"))
+        }
+        _ => return script.to_owned(),
+    };
+    script.replace(&only, &both)
 }

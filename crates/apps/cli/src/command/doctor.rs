@@ -6,8 +6,8 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::Context;
-use straightway_core::{Scheme, Uri};
+use straightway_core::{Error, Scheme, Uri};
+use straightway_io::store::{Location, with_meant};
 use straightway_probe::doctor::{
     self, Bundle, BundleRequest, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, Style,
 };
@@ -162,7 +162,8 @@ fn examine(args: &Args) -> anyhow::Result<Examination> {
         (root, measured, counters_before) = (Root::at(base), Measurements::default(), None);
         environment = BTreeMap::new();
     } else {
-        std::fs::metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;
+        let missing = |e| with_meant(Error::os("examine", path.display(), e), &Location::from(path));
+        std::fs::metadata(path).map_err(missing)?;
         root = Root::machine();
         counters_before = doctor::counters(&root);
         measured = spin(|| Measurements::here(path));

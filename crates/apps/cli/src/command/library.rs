@@ -86,10 +86,20 @@ pub(crate) fn find(runner: Runner, name: &str) -> Option<(Runner, &'static Entry
     })
 }
 
-/// The first scenario whose name contains the typed text, or is contained in it.
+/// The scenario that was probably meant: one with a near name, else the first whose name contains the typed text or is
+/// contained in it.
 pub(crate) fn nearest(typed: &str) -> Option<String> {
-    let mut names = all().map(|(name, ..)| name);
-    names.find(|name| name.contains(typed) || typed.contains(name.as_str()))
+    straightway_core::nearest::nearest(typed, all().map(|(name, ..)| name)).or_else(|| {
+        let mut names = all().map(|(name, ..)| name);
+        names.find(|name| name.contains(typed) || typed.contains(name.as_str()))
+    })
+}
+
+/// The names of all scenarios, in order.
+pub(crate) fn names() -> Vec<String> {
+    let mut names: Vec<_> = all().map(|(name, ..)| name).collect();
+    names.sort();
+    names
 }
 
 /// All scenarios: file name, runner and entry.

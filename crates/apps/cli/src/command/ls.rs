@@ -18,6 +18,7 @@ use straightway_stores::Session;
 use super::{
     output::{print, print_json_line},
     stores::StoreArgs,
+    words::whole,
 };
 
 /// The maximum depth of --recursive.
@@ -37,7 +38,7 @@ pub(crate) struct Args {
     recursive: bool,
 
     /// Stop with an error after this many names: a faulty service may list names forever.
-    #[arg(long, value_name = "NAMES", default_value_t = NAMES_MAX)]
+    #[arg(long, value_name = "NAMES", default_value_t = NAMES_MAX, value_parser = whole(1..=usize::MAX))]
     limit: usize,
 
     /// Write a JSON object per line.

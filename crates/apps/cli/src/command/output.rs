@@ -45,6 +45,11 @@ impl Output {
         self.html.is_some()
     }
 
+    /// Whether text for people is the only output.
+    pub(crate) fn is_text_alone(&self) -> bool {
+        !self.json && !self.csv && !self.is_html()
+    }
+
     /// Whether JSON is the only output.
     pub(crate) fn is_json_alone(&self) -> bool {
         self.json && !self.is_html()

@@ -1,7 +1,9 @@
 //! The selection of tensors of a model and of their parts, for `load` and `inspect`.
 
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::Result;
 use straightway_weights::{Filter, Model, Selection, Slice, SlicePart};
+
+use super::words::whole;
 
 /// A selection of tensors, and of a part of each.
 #[derive(Clone, Debug, clap::Args)]
@@ -21,7 +23,7 @@ pub(crate) struct SelectionArgs {
     rank: Option<(u64, u64)>,
 
     /// The dimension that ranks divide.
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "rank")]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "rank", value_parser = whole(0..=255_usize))]
     dim: usize,
 
     /// If a length is not divisible by the number of ranks, give the last ranks less.
@@ -51,12 +53,13 @@ impl SelectionArgs {
 }
 
 /// Parses a rank and the number of ranks.
-fn rank(text: &str) -> Result<(u64, u64)> {
-    let refuse = || {
-        let message = "it must be a rank and the number of ranks, such as 3/8";
-        Error::new(ErrorKind::Invalid, "read rank", format!("`{text}`"), message)
-    };
+fn rank(text: &str) -> Result<(u64, u64), String> {
+    let refuse = || "it must be a rank and the number of ranks, such as 3/8".to_owned();
     let (rank, of) = text.split_once('/').ok_or_else(refuse)?;
-    let number = |text: &str| text.parse().map_err(|_| refuse());
-    Ok((number(rank)?, number(of)?))
+    let number = |text: &str| text.trim().parse::<u64>().map_err(|_| refuse());
+    match (number(rank)?, number(of)?) {
+        (_, 0) => Err("there must be at least one rank".to_owned()),
+        (rank, of) if rank >= of => Err(format!("ranks of {of} are 0 to {}", of - 1)),
+        both => Ok(both),
+    }
 }

@@ -16,13 +16,21 @@ use straightway_stores::{
     CacheOptions, NvmeOptions, S3Options, Session, StoreOptions, WebOptions, parse_digests, parse_keep_alive, parse_nqn,
 };
 
+use crate::section::Section;
+
 /// The maximum size of a file with a key or a token.
 const KEY_BYTES_MAX: u64 = 4096;
+
+/// Settings of stores on a network.
+pub(crate) type StoreArgs = Section<StoreFlags>;
+
+/// The cache for stores on a network.
+pub(crate) type CacheArgs = Section<CacheFlags>;
 
 /// Settings of stores on a network. The defaults come from the environment and the AWS configuration files.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Object stores")]
-pub(crate) struct StoreArgs {
+pub(crate) struct StoreFlags {
     /// The S3 service, such as `http://127.0.0.1:8333` [default: `AWS_ENDPOINT_URL_S3`, else AWS].
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
@@ -32,7 +40,7 @@ pub(crate) struct StoreArgs {
     region: Option<String>,
 
     /// The profile in the AWS configuration files [default: `AWS_PROFILE`].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long = "aws-profile", alias = "profile", value_name = "NAME")]
     profile: Option<String>,
 
     /// Do not sign requests: for public buckets.
@@ -87,7 +95,7 @@ pub(crate) struct StoreArgs {
 /// The cache for stores on a network.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Object stores")]
-pub(crate) struct CacheArgs {
+pub(crate) struct CacheFlags {
     /// Cache the bytes that are read over the network in this folder. Processes can share it.
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
@@ -97,7 +105,7 @@ pub(crate) struct CacheArgs {
     cache_size: Option<Bytes>,
 }
 
-impl CacheArgs {
+impl CacheFlags {
     /// Whether there is a cache.
     pub(crate) fn is_given(&self) -> bool {
         self.cache.is_some()
@@ -112,7 +120,7 @@ impl CacheArgs {
     }
 }
 
-impl StoreArgs {
+impl StoreFlags {
     /// The registry of all stores.
     pub(crate) fn stores(&self, session: &Session) -> Result<Arc<Registry>> {
         self.options().map(|options| session.stores(&options))

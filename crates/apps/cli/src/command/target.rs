@@ -12,12 +12,14 @@ use std::{
 use anyhow::Context;
 use serde_json::json;
 use straightway_core::{Bytes, Error, ErrorKind, Seconds, text::shown};
+use straightway_io::store::{Location, with_meant};
 use straightway_nvme::{IO_PORT, Nqn, log::AnaState};
 use straightway_nvme_target::{Config, HostPolicy, HostReceipt, HostRule, Links, Listen, NamespaceSource, Target};
 
 use super::{
     interrupt::on_interrupt,
     output::{print, print_json, say},
+    words::whole,
 };
 
 #[derive(Debug, clap::Args)]
@@ -65,7 +67,7 @@ pub(crate) struct Args {
     links: LinksArg,
 
     /// The most connections from one address.
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = whole(1..=usize::MAX))]
     address_connections: usize,
 
     /// The interval between scans for changed files; 0 for never.
@@ -91,7 +93,10 @@ enum LinksArg {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = config(args)?;
-    let target = Target::start(&config)?;
+    let target = Target::start(&config).map_err(|error| {
+        let paths = args.paths.iter();
+        paths.fold(error, |error, path| with_meant(error, &Location::from(path)))
+    })?;
     let (count, bytes) = target.served();
     let addresses = target.addresses();
     let shown_addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
@@ -220,6 +225,9 @@ fn receipt_line(receipt: &HostReceipt) -> String {
 }
 
 fn nqn(text: &str) -> Result<Nqn, String> {
+    if !text.starts_with("nqn.") {
+        return Err("an NQN begins with `nqn.`, such as nqn.2026-11.example:models".to_owned());
+    }
     Nqn::new(text).map_err(|error| error.to_string())
 }
 
@@ -253,15 +261,67 @@ fn listen(text: &str) -> Result<Listen, String> {
     Ok(listen)
 }
 
-/// Parses an address. The default port is that of NVMe/TCP.
+/// Parses an address. The default port is that of NVMe/TCP; without a host, it is every address of this machine.
 fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
-    let with_port = (text, IO_PORT).to_socket_addrs();
-    let found = match text.to_socket_addrs().or(with_port) {
-        Ok(mut found) => found.next(),
-        Err(error) => return Err(error.to_string()),
+    // `fe80::1` has no port, and `[fe80::1]:4420` was parsed above.
+    let (host, port) = match text.split_once(':') {
+        Some((host, port)) if !port.contains(':') => (host, Some(port)),
+        _ => (text, None),
     };
-    found.ok_or_else(|| "it has no address".to_owned())
+    let port = match port {
+        None => IO_PORT,
+        Some(port) => port
+            .parse()
+            .map_err(|_| format!("`{port}` is not a port: it must be 0 to 65535"))?,
+    };
+    let host = if host.is_empty() {
+        "0.0.0.0"
+    } else {
+        host.trim_matches(['[', ']'])
+    };
+    let mut found = (host, port)
+        .to_socket_addrs()
+        .map_err(|_| format!("`{host}` is neither an address nor the name of a machine"))?;
+    found.next().ok_or_else(|| "it has no address".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_and_without_a_host_or_a_port() {
+        for (text, read) in [
+            (":4420", "0.0.0.0:4420"),
+            ("127.0.0.1", "127.0.0.1:4420"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("::1", "[::1]:4420"),
+            ("[::1]", "[::1]:4420"),
+            ("[::1]:5000", "[::1]:5000"),
+        ] {
+            assert_eq!(address(text).unwrap().to_string(), read, "{text}");
+        }
+        for text in ["127.0.0.1:22222222", ":80a", "127.0.0.1:"] {
+            assert!(
+                address(text)
+                    .unwrap_err()
+                    .contains("is not a port: it must be 0 to 65535"),
+                "{text}"
+            );
+        }
+        assert!(
+            address("no such machine")
+                .unwrap_err()
+                .contains("neither an address nor")
+        );
+    }
+
+    #[test]
+    fn the_name_of_a_subsystem_begins_as_hosts_expect_it() {
+        assert!(nqn("foo").unwrap_err().contains("begins with `nqn.`"));
+        assert_eq!(nqn("nqn.2026-11.example:m").unwrap().as_str(), "nqn.2026-11.example:m");
+    }
 }

@@ -3,12 +3,14 @@
 use straightway_core::{Bytes, Rate, Result};
 use straightway_io::{
     Executor,
-    settings::{Demand, DriveEngine},
+    settings::{Demand, DriveEngine, LANES_MAX},
     store::Location,
 };
 use straightway_stores::{DriveFacts, Session, TransferSpec};
+use straightway_sys::uring::DEPTH_MAX;
 
-use super::words::{Word, one_of};
+use super::words::{Word, one_of, whole};
+use crate::section::Section;
 
 const ENGINES: [Word<DriveEngine>; 3] = [
     (
@@ -21,19 +23,24 @@ const ENGINES: [Word<DriveEngine>; 3] = [
 ];
 
 /// Tuning options of transfers.
+pub(crate) type Tuning = Section<TuningFlags>;
+
+/// The options of [`Tuning`].
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Tuning")]
-pub(crate) struct Tuning {
-    /// The largest I/O, such as 256KiB or 4MiB [default: from the profile, else 1 MiB; over a network 8 MiB].
+pub(crate) struct TuningFlags {
+    /// The largest I/O, such as 256KiB or 4MiB [default: as `bench` measured this drive, else 1 MiB; over a network
+    /// 8 MiB].
     #[arg(long, value_name = "SIZE")]
     chunk: Option<Bytes>,
 
-    /// I/Os in flight on each lane [default: from the profile, else 16; up to 64 for small objects over a network].
-    #[arg(long, value_name = "N")]
+    /// I/Os in flight on each lane [default: as `bench` measured this drive, else 16; up to 64 for small objects over a
+    /// network].
+    #[arg(long, value_name = "N", value_parser = whole(1..=DEPTH_MAX))]
     depth: Option<u32>,
 
     /// Lanes to the drive [default: 1, or 2 if they also copy between the ring and memory].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1..=LANES_MAX))]
     lanes: Option<u32>,
 
     /// Memory for the ring, over all lanes [default: 64 MiB; over a network 128 MiB].
@@ -49,7 +56,7 @@ pub(crate) struct Tuning {
     engine: DriveEngine,
 }
 
-impl Tuning {
+impl TuningFlags {
     /// The settings that the user demands.
     pub(crate) fn demand(&self) -> Demand {
         Demand {

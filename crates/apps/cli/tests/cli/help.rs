@@ -19,44 +19,55 @@ fn commands() -> Vec<String> {
     names.filter(|name| name != "help").collect()
 }
 
-#[test]
-fn the_help_of_all() {
-    insta::assert_snapshot!(said(&["--help"]));
+/// The pages of all commands and subcommands, such as `checkpoint ls`. The first is that of the program.
+fn pages() -> impl Iterator<Item = &'static str> {
+    straightway_cli::examples::pages().map(|(page, _)| page)
+}
+
+fn help(page: &str, option: &str) -> String {
+    let words: Vec<_> = page.split_whitespace().chain([option]).collect();
+    said(&words)
 }
 
 #[test]
-fn the_help_of_doctor() {
-    insta::assert_snapshot!(said(&["doctor", "--help"]));
+fn the_help_of_every_page() {
+    for page in pages() {
+        let name = format!("help {page}").trim().replace(' ', "_");
+        insta::assert_snapshot!(name, help(page, "--help"));
+    }
 }
 
 #[test]
-fn the_help_of_copy() {
-    insta::assert_snapshot!(said(&["copy", "--help"]));
+fn the_short_help_has_examples_but_no_options_of_stores_and_tuning() {
+    for page in pages() {
+        let short = help(page, "-h");
+        for option in ["--endpoint", "--nvme-path", "--cache-size", "--chunk", "--staging"] {
+            assert!(!short.contains(option), "{page}: {short}");
+        }
+        assert!(short.contains("\nExamples:\n  # "), "{page}: {short}");
+        assert!(short.lines().count() <= 60, "{page}: {short}");
+    }
+    insta::assert_snapshot!("short_help_copy", help("copy", "-h"));
+    assert!(help("copy", "--help").contains("--endpoint"));
 }
 
 #[test]
-fn the_help_of_bench() {
-    insta::assert_snapshot!(said(&["bench", "--help"]));
-}
-
-#[test]
-fn the_help_of_load() {
-    insta::assert_snapshot!(said(&["load", "--help"]));
-}
-
-#[test]
-fn the_help_of_inspect() {
-    insta::assert_snapshot!(said(&["inspect", "--help"]));
-}
-
-#[test]
-fn the_help_of_target() {
-    insta::assert_snapshot!(said(&["target", "--help"]));
-}
-
-#[test]
-fn the_help_of_rewrite() {
-    insta::assert_snapshot!(said(&["rewrite", "--help"]));
+fn the_version_names_the_commit() {
+    let version = said(&["--version"]);
+    let number = concat!("straightway ", env!("CARGO_PKG_VERSION"));
+    assert!(version.starts_with(number), "{version}");
+    let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../.git");
+    if !top.exists() {
+        eprintln!("left out: the commit: this is not a checkout");
+        return;
+    }
+    let commit = version.split('(').nth(1).unwrap_or_default();
+    let hash = commit.split(' ').next().unwrap();
+    assert!(
+        hash.len() >= 7 && hash.chars().all(|c| c.is_ascii_hexdigit()),
+        "{version}"
+    );
+    assert_eq!(commit.split(' ').nth(1).unwrap().matches('-').count(), 2, "{version}");
 }
 
 #[test]
@@ -82,6 +93,54 @@ fn completions_name_every_command() {
         }
         assert!(script.contains("route"), "{shell} lacks --route");
     }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&["completions", shell]);
+        for word in ["llama3-405b", "pcie-dgx-h100", "cuda:0"] {
+            let escaped = word.replace(':', "\\:");
+            assert!(
+                script.contains(word) || script.contains(&escaped),
+                "{shell} lacks {word}"
+            );
+        }
+        let files = match shell {
+            "bash" => "compgen -f -W \"article-",
+            "zsh" => "{_files; compadd -- article-",
+            _ => "-F -a \"article-",
+        };
+        assert!(script.contains(files), "{shell} has no files beside scenarios");
+    }
+}
+
+/// What bash offers for the last word of a line.
+fn bash_offers(dir: &TestDir, words: &[&str]) -> Vec<String> {
+    let script = said(&["completions", "bash"]);
+    fs::write(dir.path("script"), script).unwrap();
+    let line = format!(
+        "source ./script; COMP_WORDS=({}); COMP_CWORD={}; {} 2>/dev/null; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words.join(" "),
+        words.len() - 1,
+        format_args!(
+            "_straightway straightway '{}' '{}'",
+            words[words.len() - 1],
+            words[words.len() - 2]
+        ),
+    );
+    let ran = dir.run_program("bash", &["--norc", "-c", &line]);
+    let mut offers: Vec<_> = ran.out.lines().map(str::to_owned).collect();
+    offers.sort();
+    offers
+}
+
+#[test]
+fn bash_completes_scenarios_files_and_devices() {
+    let dir = TestDir::new();
+    fs::write(dir.path("llama-mine.toml"), "").unwrap();
+    let plan = ["straightway", "plan", "checkpoint", "--scenario", "llama"];
+    assert_eq!(bash_offers(&dir, &plan), ["llama-mine.toml", "llama3-405b"]);
+    let list = bash_offers(&dir, &["straightway", "plan", "list", "pcie-dgx-"]);
+    assert!(list.contains(&"pcie-dgx-h100".to_owned()), "{list:?}");
+    let devices = bash_offers(&dir, &["straightway", "load", "--device", "h"]);
+    assert_eq!(devices, ["host"]);
 }
 
 #[test]
@@ -95,6 +154,21 @@ fn there_is_a_man_page_for_every_command() {
         let page = dir.path(format!("new/pages/straightway-{name}.1"));
         assert!(fs::read_to_string(page).unwrap().contains(".SH"), "{name}");
     }
+    for name in pages() {
+        let file = format!("new/pages/{}.1", format!("straightway {name}").trim().replace(' ', "-"));
+        let page = fs::read_to_string(dir.path(&file)).unwrap();
+        for section in ["EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "FILES"] {
+            let heading = format!(".SH \"{section}\"");
+            let is_there = page.contains(&heading) || page.contains(&format!(".SH {section}"));
+            assert!(is_there, "{file} lacks {section}");
+        }
+        assert!(
+            page.contains("STRAIGHTWAY_LOG") || page.contains("STRAIGHTWAY\\_LOG"),
+            "{file}"
+        );
+    }
+    let copy = fs::read_to_string(dir.path("new/pages/straightway-copy.1")).unwrap();
+    insta::assert_snapshot!("man_copy", copy.split(".SH EXAMPLES").nth(1).unwrap_or(&copy));
 }
 
 #[test]

@@ -113,6 +113,22 @@ impl TestDir {
         Running(Some(command.spawn().unwrap())).wait()
     }
 
+    /// Runs a line of a shell that finds the binary, with these variables.
+    pub(crate) fn shell(&self, variables: &[(&str, &str)], line: &str) -> Ran {
+        let binary = Path::new(env!("CARGO_BIN_EXE_straightway"));
+        let folders = [
+            binary.parent().unwrap().as_os_str(),
+            OsStr::new("/usr/bin"),
+            OsStr::new("/bin"),
+        ];
+        let mut command = Command::new("sh");
+        self.settle(command.args(["-c", line]));
+        command
+            .env("PATH", folders.join(OsStr::new(":")))
+            .envs(variables.iter().copied());
+        Running(Some(command.spawn().unwrap())).wait()
+    }
+
     /// Runs another program in the directory.
     pub(crate) fn run_program(&self, program: &str, args: &[&str]) -> Ran {
         self.start_program(program, args).wait()

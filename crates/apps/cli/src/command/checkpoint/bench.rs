@@ -14,7 +14,7 @@ use crate::command::{
     output::Output,
     tuning::Tuning,
     watch::Watch,
-    words::{Word, one_of},
+    words::{Word, one_of, whole},
 };
 
 /// How chunks are compressed.
@@ -39,11 +39,11 @@ pub(super) struct Args {
     size: Bytes,
 
     /// The number of ranks.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole(1..=4096_u32))]
     ranks: u32,
 
     /// The number of rounds.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(1..=u32::MAX))]
     rounds: u32,
 
     /// The memory of the state: `host` or `cuda:0`.
@@ -55,7 +55,7 @@ pub(super) struct Args {
     codec: Codec,
 
     /// The number of parity files.
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = whole(0..=255_usize))]
     parity: usize,
 
     #[command(flatten)]

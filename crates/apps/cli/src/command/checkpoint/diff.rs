@@ -7,7 +7,7 @@ use straightway_checkpoint::{Checkpoint, Restorer, StepChange};
 use straightway_stores::Session;
 
 use super::{FolderArgs, print_lines};
-use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
+use crate::command::{output::print_json, tuning::Tuning, watch::Watch, words::whole};
 
 /// Compare two steps, tensor by tensor.
 ///
@@ -18,11 +18,11 @@ pub(super) struct Args {
     of: FolderArgs,
 
     /// The first step.
-    #[arg(value_name = "BEFORE")]
+    #[arg(value_name = "BEFORE", value_parser = whole(0..=u64::MAX))]
     before: u64,
 
     /// The second step.
-    #[arg(value_name = "AFTER")]
+    #[arg(value_name = "AFTER", value_parser = whole(0..=u64::MAX))]
     after: u64,
 
     /// Write the result as JSON.

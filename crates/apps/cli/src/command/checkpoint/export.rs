@@ -3,13 +3,16 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use serde_json::json;
-use straightway_checkpoint::{EXPORT_BYTES, Restorer};
+use straightway_checkpoint::Restorer;
 use straightway_core::Bytes;
 use straightway_stores::Session;
 use straightway_weights::FileSaver;
 
 use super::{ReadArgs, print_lines};
 use crate::command::{output::print_json, watch::Watch};
+
+/// The default of the library, [`EXPORT_BYTES`](straightway_checkpoint::EXPORT_BYTES), as it is typed.
+const EXPORT_SIZE: &str = "5GB";
 
 /// Write a checkpoint as plain safetensors files in the layout of Hugging Face.
 ///
@@ -24,7 +27,7 @@ pub(super) struct Args {
     target: PathBuf,
 
     /// The maximum size of a file.
-    #[arg(long, value_name = "SIZE", default_value_t = Bytes(EXPORT_BYTES))]
+    #[arg(long, value_name = "SIZE", default_value = EXPORT_SIZE)]
     shard_size: Bytes,
 }
 
@@ -63,4 +66,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     print_lines(&lines)?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_size_is_that_of_the_library() {
+        assert_eq!(EXPORT_SIZE.parse(), Ok(Bytes(straightway_checkpoint::EXPORT_BYTES)));
+    }
 }

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use straightway_checkpoint::{Manifest, Steps};
-use straightway_core::{Bytes, Error, ErrorKind, Result};
+use straightway_core::{Bytes, Result};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
-use super::FolderArgs;
+use super::{FolderArgs, print_lines};
 use crate::command::output::Output;
 
 /// List the complete checkpoints of a folder.
@@ -37,7 +37,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut table = Table::new("", columns);
     let mut list = Vec::new();
     let mut code = ExitCode::SUCCESS;
-    for step in steps(&store)? {
+    let steps = steps(&store)?;
+    if steps.is_empty() && args.output.is_text_alone() {
+        print_lines(&[format!("no checkpoint is in {}", store.folder().display())])?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for step in steps {
         let found = store
             .manifest(step)
             .and_then(|manifest| Ok((manifest, store.tags(step)?)));
@@ -93,9 +98,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn steps(store: &Steps) -> Result<Vec<u64>> {
     let steps = store.steps()?;
     if steps.is_empty() && Manifest::is_in(&store.folder()) {
-        let message = "it is a single step, not a folder of checkpoints";
-        let error = Error::new(ErrorKind::Invalid, "list", store.folder().display(), message);
-        return Err(error.with_hint("name the folder above it"));
+        return Err(store.none().with_hint("name the folder above it"));
     }
     Ok(steps)
 }

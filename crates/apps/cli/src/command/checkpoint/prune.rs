@@ -6,7 +6,7 @@ use serde_json::json;
 use straightway_checkpoint::Retention;
 
 use super::{FolderArgs, print_lines};
-use crate::command::output::print_json;
+use crate::command::{output::print_json, words::whole};
 
 /// Remove checkpoints that are not kept, and leftovers of crashed saves.
 ///
@@ -18,11 +18,11 @@ pub(super) struct Args {
     of: FolderArgs,
 
     /// The number of latest steps to keep.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     keep: u32,
 
     /// Also keep steps that are multiples of this.
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "M", value_parser = whole(1..=u64::MAX))]
     every: Option<u64>,
 
     /// Only print what would be done.

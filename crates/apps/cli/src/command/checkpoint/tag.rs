@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::FolderArgs;
-use crate::command::output::print_json;
+use crate::command::{output::print_json, words::whole};
 
 /// Give a step a tag, which keeps it from being pruned.
 #[derive(Debug, clap::Args)]
@@ -14,7 +14,7 @@ pub(super) struct Args {
     of: FolderArgs,
 
     /// The step.
-    #[arg(value_name = "STEP")]
+    #[arg(value_name = "STEP", value_parser = whole(0..=u64::MAX))]
     step: u64,
 
     /// The tag: letters, digits, `_`, `-` and `.`.

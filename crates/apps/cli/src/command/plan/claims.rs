@@ -11,7 +11,8 @@ use crate::command::output::Output;
 ///
 /// The articles are "The IO Wall: Why Storage is the New Bottleneck", "Storage Infrastructure for AI: Bypassing the CPU
 /// Tax with GPUDirect & NVMe-oF", "GPUDirect Storage: Engineering the Peer-to-Peer Data Path" and "GPU-Direct Storage
-/// Pipeline".
+/// Pipeline". Scenarios whose names begin with `article-` are their cases. The copies that were judged name neither an
+/// author nor an address.
 ///
 /// Exits with 1 if a computed verdict differs from the recorded one.
 #[derive(Debug, clap::Args)]

@@ -12,13 +12,13 @@ use straightway_fabric::{
 use straightway_scenario::check::checked;
 use straightway_view::ecn::{self, EcnAnswer};
 
-use crate::command::output::Output;
+use crate::command::{output::Output, words::whole};
 
 /// Tune ECN thresholds with DCQCN's fluid model: fixed point, stability, and alternative thresholds
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The number of long flows that share the link
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = whole(1..=u32::MAX))]
     flows: u32,
 
     /// The link's rate

@@ -7,7 +7,7 @@ use straightway_fabric::headroom::{Asic, Port, Rule};
 use straightway_scenario::check::checked;
 use straightway_view::headroom;
 
-use crate::command::output::Output;
+use crate::command::{output::Output, words::whole};
 
 /// Calculate the headroom of lossless ports, as SONiC does, and how long pauses and buffers last
 ///
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     rule: Option<RuleName>,
 
     /// Lanes of a port; eight need twice the pipeline's reserve
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = whole(1..=u8::MAX))]
     lanes: u8,
 
     /// Whether all ports draw on one pool of headroom
@@ -69,7 +69,7 @@ pub(crate) struct Args {
     small_packet_share: Option<f64>,
 
     /// The neighbour's reaction in quanta of 512 bits, instead of SONiC's table
-    #[arg(long, value_name = "QUANTA")]
+    #[arg(long, value_name = "QUANTA", value_parser = whole(0..=u32::MAX))]
     peer_quanta: Option<u32>,
 
     /// Also show how long this much buffer lasts when many hosts send to one port

@@ -20,6 +20,7 @@ use crate::command::{
     library::{self, Runner},
     scenario_args::ScenarioArgs,
     source,
+    words::whole,
 };
 
 /// A simulator's scenario.
@@ -60,7 +61,7 @@ pub(super) struct SimulationArgs {
     pub(super) ask: ScenarioArgs,
 
     /// The random seed of paths, permutations, marks and the tails of latencies
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     seed: Option<u64>,
 }
 
