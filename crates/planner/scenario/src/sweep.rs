@@ -173,12 +173,14 @@ fn span(from: &str, rest: &str) -> Result<Vec<String>, String> {
 
 /// How many of the second unit are one of the first; `None` if they are not both of times, of sizes or of rates.
 fn unit_factor(of: &str, to: &str) -> Option<f64> {
-    let one = |unit: &str| format!("1{unit}");
-    let seconds = |unit: &str| one(unit).parse::<Seconds>().ok().map(|seconds| seconds.0);
-    let bytes = |unit: &str| one(unit).parse::<Bytes>().ok().map(|bytes| bytes.0 as f64);
-    let rate = |unit: &str| one(unit).parse::<Rate>().ok().map(|rate| rate.0);
-    let kinds: [&dyn Fn(&str) -> Option<f64>; 3] = [&seconds, &bytes, &rate];
-    kinds.into_iter().find_map(|kind| Some(kind(of)? / kind(to)?))
+    type Kind = fn(&str) -> Option<f64>;
+    let kinds: [Kind; 3] = [
+        |one| one.parse::<Seconds>().ok().map(|seconds| seconds.0),
+        |one| one.parse::<Bytes>().ok().map(|bytes| bytes.0 as f64),
+        |one| one.parse::<Rate>().ok().map(|rate| rate.0),
+    ];
+    let (of, to) = (format!("1{of}"), format!("1{to}"));
+    kinds.into_iter().find_map(|kind| Some(kind(&of)? / kind(&to)?))
 }
 
 /// Splits `400Gb/s` into its number and its unit.

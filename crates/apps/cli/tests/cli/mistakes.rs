@@ -168,7 +168,7 @@ fn checkpoints_by_the_wrong_name() {
 fn a_damaged_step_is_refused_without_names_of_the_library() {
     let dir = furnished();
     let shard = dir.names().into_iter().find(|name| {
-        let is_shard = name.starts_with("runs/llama/step-300/") && !name.ends_with(".json");
+        let is_shard = name.starts_with("runs/llama/step-300/") && !name.contains(".json");
         is_shard && fs::metadata(dir.path(name)).is_ok_and(|meta| meta.len() >= 64 << 10)
     });
     let shard = dir.path(shard.expect("a file with the tensor"));

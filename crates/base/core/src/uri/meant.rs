@@ -1,6 +1,6 @@
 //! What was probably meant by a URI that is refused, or by a path that does not exist.
 
-use std::ffi::OsStr;
+use std::{ffi::OsStr, path::Path};
 
 use super::Scheme;
 use crate::nearest::nearest;
@@ -54,7 +54,8 @@ pub fn hint_for_missing(path: &OsStr, has_folder: bool) -> Option<String> {
         part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.chars().all(is_name)
     };
     let is_repository = text.split('/').count() == 2 && text.split('/').all(fits);
-    let is_file = text.ends_with(".safetensors") || text.ends_with(".json");
+    let ending = Path::new(text).extension();
+    let is_file = ending.is_some_and(|ending| ending == "safetensors" || ending == "json");
     (is_repository && !has_folder && !is_file).then(|| HUB.to_owned())
 }
 
