@@ -1,27 +1,26 @@
 //! Names the commit in `--version`.
 //!
-//! `STRAIGHTWAY_VERSION` is the version of the package, with the commit and its date if this is a checkout of the
+//! `VERSION_WITH_COMMIT` is the version of the package, with the commit and its date if this is a checkout of the
 //! project. In a source package there is no checkout, and if it lies inside another one, that has another top folder.
 
 use std::{
-    env,
     path::{Path, PathBuf},
     process::Command,
 };
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    let version = env!("CARGO_PKG_VERSION");
     let version = match commit() {
         Some(commit) => format!("{version} ({commit})"),
-        None => version,
+        None => version.to_owned(),
     };
-    println!("cargo::rustc-env=STRAIGHTWAY_VERSION={version}");
+    println!("cargo::rustc-env=VERSION_WITH_COMMIT={version}");
 }
 
 /// The commit and its date, as in `9f6f1f1f 2026-11-18`.
 fn commit() -> Option<String> {
-    let project = Path::new(&env::var_os("CARGO_MANIFEST_DIR")?)
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../..")
         .canonicalize()
         .ok()?;

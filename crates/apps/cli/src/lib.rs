@@ -22,7 +22,7 @@ use straightway_core::{Error, ErrorKind, text::shown};
 use straightway_scenario::check::Refusals;
 
 /// The version, with the commit if this was built in a checkout.
-const VERSION: &str = env!("STRAIGHTWAY_VERSION");
+const VERSION: &str = env!("VERSION_WITH_COMMIT");
 
 /// Moves bytes between storage and memory by the most direct route, and reports the route taken.
 #[derive(Debug, Parser)]

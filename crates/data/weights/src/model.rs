@@ -362,7 +362,7 @@ fn no_files(folder: &Location, names: &Listing) -> Error {
     if names.objects.is_empty() && names.folders.is_empty() {
         let is_path = folder.path().is_some();
         return if is_path {
-            error("the folder is empty")
+            error("no .safetensors file is in it: the folder is empty")
         } else {
             error("there is nothing below this name").with_hint("list the folder above it with `straightway ls`")
         };

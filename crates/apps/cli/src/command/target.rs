@@ -12,7 +12,6 @@ use std::{
 use anyhow::Context;
 use serde_json::json;
 use straightway_core::{Bytes, Error, ErrorKind, Seconds, text::shown};
-use straightway_io::store::{Location, with_meant};
 use straightway_nvme::{IO_PORT, Nqn, log::AnaState};
 use straightway_nvme_target::{Config, HostPolicy, HostReceipt, HostRule, Links, Listen, NamespaceSource, Target};
 
@@ -93,10 +92,7 @@ enum LinksArg {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = config(args)?;
-    let target = Target::start(&config).map_err(|error| {
-        let paths = args.paths.iter();
-        paths.fold(error, |error, path| with_meant(error, &Location::from(path)))
-    })?;
+    let target = Target::start(&config)?;
     let (count, bytes) = target.served();
     let addresses = target.addresses();
     let shown_addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();

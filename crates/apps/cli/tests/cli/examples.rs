@@ -39,7 +39,11 @@ fn weights(layer: usize) -> Vec<u8> {
 pub(crate) fn furnished() -> TestDir {
     let dir = TestDir::new();
     dir.folder("model");
-    fs::write(dir.path("model/config.json"), "{}").unwrap();
+    fs::write(
+        dir.path("model/config.json"),
+        r#"{"architectures": ["LlamaForCausalLM"]}"#,
+    )
+    .unwrap();
     for layer in 0..2 {
         let name = format!("model/model-0000{}-of-00002.safetensors", layer + 1);
         fs::write(dir.path(name), weights(layer)).unwrap();

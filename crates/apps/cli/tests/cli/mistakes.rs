@@ -49,7 +49,6 @@ fn names_that_are_not_models() {
             "rewrite modle new",
             "doctor modle",
             "bench dta.bin",
-            "target modle",
             "load model/config.json",
             "load model.gguf",
             "load pytorch_model.pt",
