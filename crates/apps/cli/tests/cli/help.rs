@@ -47,7 +47,6 @@ fn the_short_help_has_examples_but_no_options_of_stores_and_tuning() {
         assert!(short.contains("\nExamples:\n  # "), "{page}: {short}");
         assert!(short.lines().count() <= 60, "{page}: {short}");
     }
-    insta::assert_snapshot!("short_help_copy", help("copy", "-h"));
     assert!(help("copy", "--help").contains("--endpoint"));
 }
 
