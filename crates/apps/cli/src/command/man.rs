@@ -134,6 +134,7 @@ const NO: &[(&str, &str)] = &[
     ("checkpoint ls", "A step has a damaged manifest or tags."),
     ("checkpoint verify", "The step is damaged."),
     ("checkpoint diff", "The steps differ."),
+    ("kv verify", "A chunk is damaged."),
     ("plan claims", "A computed verdict differs from the recorded one."),
     ("plan compare", "A calibrated prediction misses its measurement."),
     (

@@ -50,6 +50,9 @@ pub(crate) fn furnished() -> TestDir {
     }
     fs::write(dir.path("model.safetensors"), weights(0)).unwrap();
     dir.file("data.bin", 3 << 20, 7);
+    for cache in ["kv-cache", "old-cache"] {
+        straightway_kv::Tier::create(&dir.path(cache), 4096, 1 << 20).unwrap();
+    }
     for folder in [
         ".local/share/bash-completion/completions",
         ".zfunc",
