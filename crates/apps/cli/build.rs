@@ -28,8 +28,8 @@ fn commit() -> Option<String> {
     if top.canonicalize().ok()? != project {
         return None;
     }
-    // Every commit and every checkout adds a line to this file, so that nothing else makes cargo build again. A file that
-    // does not exist would make it build every time.
+    // Every commit and every checkout adds a line to this file, so that nothing else makes cargo build again. A file
+    // that does not exist would make it build every time.
     for name in ["logs/HEAD", "HEAD"] {
         let file = project.join(git(&project, &["rev-parse", "--git-path", name])?);
         if file.exists() {

@@ -3,8 +3,8 @@
 //! The help, the man pages and the tests use the same text. The tests run every line on real files; a line that a test
 //! machine cannot run has the reason, and is parsed.
 //!
-//! A page begins with `==` and the command without `straightway`. Each example is a comment, which the help shows, and a
-//! line as typed in a shell. `#! not run: WHY` before the line, or `#! until interrupted`, is for the tests.
+//! A page begins with `==` and the command without `straightway`. Each example is a comment, which the help shows, and
+//! a line as typed in a shell. `#! not run: WHY` before the line, or `#! until interrupted`, is for the tests.
 
 /// The text of all pages.
 const TEXT: &str = include_str!("examples.txt");

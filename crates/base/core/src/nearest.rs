@@ -1,7 +1,7 @@
 //! "Did you mean …?": the known name that is nearest to one that was typed.
 //!
-//! A name is near if few of its letters were mistyped: one of up to five, two of up to eight, a quarter of more. Case does
-//! not matter. A wrong suggestion is worse than none, so names that are merely similar do not count.
+//! A name is near if few of its letters were mistyped: one of up to five, two of up to eight, a quarter of more. Case
+//! does not matter. A wrong suggestion is worse than none, so names that are merely similar do not count.
 
 use strsim::damerau_levenshtein;
 

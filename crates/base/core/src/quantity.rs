@@ -1,10 +1,10 @@
 //! Sizes, rates, times and counts as people type and read them.
 //!
-//! `4MiB`, `16k`, `1.5TB`, `400Gb/s`, `3.2GB/s`, `50us`: these go in on the command line, in TOML and in Python, and the
-//! same spellings come out. A size without a suffix is bytes; `k`, `M`, `G` and `T` alone are binary, as in fio and dd;
-//! `kB` and `MB` are decimal, `KiB` and `MiB` binary, in any case. A rate is a size per second, with or without `/s`:
-//! `100M`, `1.5GB/s`. In `Gb/s`, `Gbps` and `Gbit` it counts bits. `mb/s` and `gb/s` are refused: they could be both. In
-//! TOML a bare number is in the base unit: bytes, bytes per second, seconds.
+//! `4MiB`, `16k`, `1.5TB`, `400Gb/s`, `3.2GB/s`, `50us`: these go in on the command line, in TOML and in Python, and
+//! the same spellings come out. A size without a suffix is bytes; `k`, `M`, `G` and `T` alone are binary, as in fio
+//! and dd; `kB` and `MB` are decimal, `KiB` and `MiB` binary, in any case. A rate is a size per second, with or
+//! without `/s`: `100M`, `1.5GB/s`. In `Gb/s`, `Gbps` and `Gbit` it counts bits. `mb/s` and `gb/s` are refused: they
+//! could be both. In TOML a bare number is in the base unit: bytes, bytes per second, seconds.
 
 use std::{fmt, str::FromStr};
 

@@ -370,7 +370,8 @@ fn no_files(folder: &Location, names: &Listing) -> Error {
     let mut folders = names.folders.iter().filter_map(|name| name.to_str());
     if folders.any(is_step) {
         return error("it has checkpoints, and no .safetensors file").with_hint(
-            "restore a step (`straightway checkpoint restore`), or write one as a model (`straightway checkpoint export`)",
+            "restore a step (`straightway checkpoint restore`), or write one as a model (`straightway checkpoint \
+             export`)",
         );
     }
     let mut objects = names.objects.iter().filter_map(|object| object.name.to_str());

@@ -71,7 +71,8 @@ impl Slice {
 }
 
 impl SlicePart {
-    /// The first index and the one after the last, in a dimension of this length. An error is the reason and the remedy.
+    /// The first index and the one after the last, in a dimension of this length. An error is the reason and the
+    /// remedy.
     fn indices(self, length: u64) -> Result<(u64, u64), (String, String)> {
         match self {
             Self::Range { start, stop } if start > stop => Err((

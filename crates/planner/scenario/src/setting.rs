@@ -109,8 +109,8 @@ where
     })
 }
 
-/// The parameter of the table that was probably meant by a path that is not in it: one with the same last name, else the
-/// nearest. `None` if the path is in the table.
+/// The parameter of the table that was probably meant by a path that is not in it: one with the same last name, else
+/// the nearest. `None` if the path is in the table.
 fn meant(table: &Table, path: &str) -> Option<String> {
     let mut known = Vec::new();
     for (key, value) in table {
