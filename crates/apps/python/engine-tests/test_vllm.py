@@ -11,7 +11,9 @@ import types
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
+pytest.importorskip(
+    "vllm.model_executor.model_loader", reason="vLLM's loader cannot be imported here", exc_type=ImportError
+)
 import torch  # noqa: E402
 from conftest import assert_same  # noqa: E402
 from vllm.config.load import LoadConfig  # noqa: E402
