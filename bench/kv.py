@@ -14,7 +14,21 @@ import os
 import statistics
 import tempfile
 
-from harness import Bench, drop_caches, facts, fio, lower_bound, missed, parser, receipt, remove, rounds, straightway, version, write
+from harness import (
+    Bench,
+    drop_caches,
+    facts,
+    fio,
+    lower_bound,
+    missed,
+    parser,
+    receipt,
+    remove,
+    rounds,
+    straightway,
+    version,
+    write,
+)
 
 CHUNK = 4 << 20
 DEPTHS = [8, 16]

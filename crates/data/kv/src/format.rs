@@ -1,8 +1,8 @@
 //! The files of a tier: their names, sizes and headers.
 //!
 //! A tier is a folder with a superblock and up to 64 segments. A segment is two files: `segment-00.chunks` has the
-//! slots, one for each chunk, and `segment-00.journal` has a record for each slot. All sizes follow from the superblock,
-//! which is written once. So the tier is bounded before its first write, and never grows.
+//! slots, one for each chunk, and `segment-00.journal` has a record for each slot. All sizes follow from the
+//! superblock, which is written once. So the tier is bounded before its first write, and never grows.
 //!
 //! Headers come from a file that anybody may have written. They are accepted only if every field is in range, fits the
 //! others, and has its checksum.

@@ -56,7 +56,8 @@ impl Segment {
         if length != bytes {
             // A process that is creating it gives it its length before its header.
             if length > 0 {
-                tracing::warn!(journal = %path.display(), length, "a journal has the wrong length: its chunks are misses");
+                let journal = path.display();
+                tracing::warn!(%journal, length, "a journal has the wrong length: its chunks are misses");
             }
             return Ok(None);
         }

@@ -1,7 +1,7 @@
 //! Stores: each chunk gets a slot and a proof, is written, and is published once its bytes are on the drive.
 //!
-//! A batch is written in groups, so that the proofs of one group are computed while another is written. A plain chunk in
-//! one piece of host memory is written from there. Others are copied to staging memory first.
+//! A batch is written in groups, so that the proofs of one group are computed while another is written. A plain chunk
+//! in one piece of host memory is written from there. Others are copied to staging memory first.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 

@@ -218,8 +218,8 @@ impl Tier {
         loading::load(&self.shared, &self.now, namespace, wanted, prefill)
     }
 
-    /// Begins to store chunks from memory, which must not change before the end of the batch. A chunk is visible, to all
-    /// processes, once it is stored whole.
+    /// Begins to store chunks from memory, which must not change before the end of the batch. A chunk is visible, to
+    /// all processes, once it is stored whole.
     ///
     /// The call returns when all chunks are checksummed and queued. Chunks on a GPU, in several parts, or with
     /// encryption are copied by the call, which waits if the staging memory is full.

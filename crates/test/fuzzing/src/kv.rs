@@ -4,8 +4,8 @@ use straightway_kv::{Geometry, check_record};
 
 use crate::assert_harmless;
 
-/// Any bytes as a superblock and as records. A superblock is refused with a message, or its sizes fit its bound. A record
-/// is refused, or is the same after it was written again.
+/// Any bytes as a superblock and as records. A superblock is refused with a message, or its sizes fit its bound. A
+/// record is refused, or is the same after it was written again.
 pub(crate) fn files(data: &[u8]) {
     match Geometry::decode(data) {
         Ok(geometry) => {

@@ -14,9 +14,9 @@ use crate::{
 };
 
 impl File {
-    /// Opens a regular file in a folder to overwrite parts of it. It is created if it is missing. Its length stays as it
-    /// is until [`fill_to_length`](Self::fill_to_length), and `bytes` is the length that it will have. A symbolic link
-    /// is refused.
+    /// Opens a regular file in a folder to overwrite parts of it. It is created if it is missing. Its length stays as
+    /// it is until [`fill_to_length`](Self::fill_to_length), and `bytes` is the length that it will have. A symbolic
+    /// link is refused.
     pub fn open_in_place(folder: &Folder, name: &str, bytes: u64) -> Result<Self> {
         let path = folder.path_of(name)?;
         let buffered = open_regular(folder, name, OFlags::RDWR | OFlags::CREATE, &path, "open")?;
@@ -40,8 +40,8 @@ impl File {
     /// Takes the kernel's lock on the file, without waiting. Returns whether this open file has it: a process that has
     /// died has lost it, once its last I/O with the file has ended. A file that was removed meanwhile is not locked.
     ///
-    /// It is the descriptor of I/Os that is locked. The kernel keeps it open until the last of them has ended, so nobody
-    /// gets the lock before.
+    /// It is the descriptor of I/Os that is locked. The kernel keeps it open until the last of them has ended, so
+    /// nobody gets the lock before.
     pub fn try_lock(&self) -> Result<bool> {
         let descriptor = self.descriptor(IoPath::Direct);
         match flock(descriptor, FlockOperation::NonBlockingLockExclusive) {

@@ -4,8 +4,8 @@
 //! far. So it is not suspended, but run again from its start with those responses until it makes one more access. A
 //! state is the memory and the responses of all processes. Every reachable state is visited once.
 //!
-//! The memory has one slot. Its bytes are two halves, each written and read in a separate access, so that a chunk can be
-//! torn. A write goes to a queue, and reaches the slot later: in any order, and also after its process died. In some
+//! The memory has one slot. Its bytes are two halves, each written and read in a separate access, so that a chunk can
+//! be torn. A write goes to a queue, and reaches the slot later: in any order, and also after its process died. In some
 //! cases the proof of the bytes is not checked. There the generations alone have to keep chunks apart; then a process
 //! that dies has no writes in its queue, which is what the lock on the descriptor of I/Os provides.
 //!

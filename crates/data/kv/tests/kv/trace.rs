@@ -1,8 +1,8 @@
 //! The hit ratio on a trace, compared with a simulated LRU.
 //!
 //! The trace is synthetic, of the kind of the Mooncake conversation trace: users come back with a conversation that has
-//! grown, and few beginnings are shared by all. `STRAIGHTWAY_KV_TRACE` names a file with the real one (a line of JSON for
-//! each request, with `hash_ids`), which is then used instead.
+//! grown, and few beginnings are shared by all. `STRAIGHTWAY_KV_TRACE` names a file with the real one (a line of JSON
+//! for each request, with `hash_ids`), which is then used instead.
 
 use std::collections::VecDeque;
 

@@ -282,7 +282,8 @@ fn text(measured: &Measured) -> String {
     let Measured { chunks, encrypted, .. } = measured;
     let encrypted = if *encrypted { ", encrypted" } else { "" };
     format!(
-        "{chunks} chunks of {}{encrypted}\n  store    {}\n  load     {}\n  lookup   {}\n  restart  {}\n  memory   {:.0} bytes a chunk\n",
+        "{chunks} chunks of {}{encrypted}\n  store    {}\n  load     {}\n  \
+         lookup   {}\n  restart  {}\n  memory   {:.0} bytes a chunk\n",
         Bytes(measured.chunk_bytes),
         Rate(measured.put_bytes_per_s),
         Rate(measured.get_bytes_per_s),
