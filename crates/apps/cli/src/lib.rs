@@ -15,8 +15,11 @@ mod usage;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::{Parser, Subcommand};
-use command::output::say;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use command::{
+    invocation::{ColourChoice, Invocation},
+    output::{say, say_json_error},
+};
 use deferred::Deferred;
 use straightway_core::{Error, ErrorKind, text::shown};
 use straightway_scenario::check::Refusals;
@@ -34,6 +37,11 @@ struct Cli {
     /// Print more to stderr; repeat (-vv, -vvv) for more detail.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
+
+    /// When to use colours: `auto` (on a terminal, unless `NO_COLOR`, `CLICOLOR=0` or `TERM=dumb` is set; elsewhere if
+    /// `CLICOLOR_FORCE` is set), `always` or `never`.
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value = "auto", hide_possible_values = true)]
+    color: ColourChoice,
 }
 
 #[derive(Debug, Subcommand)]
@@ -109,6 +117,10 @@ enum Command {
     /// round trips, retransmits and stalls of the connections. With --verbose, checks that passed or do not apply are shown
     /// too.
     Doctor(Deferred<command::doctor::Args>),
+    /// Show or clear the drive profile of this machine and what transfers have learned about its drives.
+    ///
+    /// `straightway bench` writes the profile. It provides the defaults of later reads, and receipts name it.
+    Profile(Deferred<command::profile::Args>),
     /// Write the completions for a shell to stdout.
     ///
     /// They complete commands, options, the words that an option takes, scenarios and devices. The examples show where
@@ -132,6 +144,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
             if has_trace { format!("\n{trace}") } else { String::new() }
         ));
     }));
+    Invocation::begin(args);
     straightway_sys::limit::raise_open_files();
     straightway_sys::limit::ignore_file_size_signal();
     let cli = parsed(args);
@@ -152,6 +165,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
         Command::Target(Deferred(args)) => command::target::run(&args),
         Command::Bench(Deferred(args)) => command::bench::run(&args),
         Command::Doctor(Deferred(args)) => command::doctor::run(&args, cli.verbose > 0),
+        Command::Profile(Deferred(args)) => command::profile::run(&args),
         Command::Completions(Deferred(args)) => command::completions::run::<Cli>(&args),
         Command::Man(Deferred(args)) => command::man::run::<Cli>(&args),
     };
@@ -171,18 +185,53 @@ fn error_line(error: &anyhow::Error) -> String {
 }
 
 /// Parses the command line. Errors are reported about the escaped arguments: one may be an untrusted name that a
-/// shell's
-/// `*` matched.
+/// shell's `*` matched.
 fn parsed(args: &[OsString]) -> Cli {
-    Cli::try_parse_from(args).unwrap_or_else(|error| {
-        let shown_args = args.iter().map(|arg| shown(&arg.to_string_lossy()).into_owned());
-        if let Err(same) = Cli::try_parse_from(shown_args) {
+    let invocation = Invocation::current();
+    let parse = |args: Vec<OsString>| {
+        let mut matches = Cli::command().color(invocation.for_parser()).try_get_matches_from(args)?;
+        invocation.set_command(command_of(&matches));
+        Cli::from_arg_matches_mut(&mut matches)
+    };
+    parse(args.to_vec()).unwrap_or_else(|error| {
+        let escaped = args.iter().map(|arg| shown(&arg.to_string_lossy()).into_owned().into());
+        let same = parse(escaped.collect()).err();
+        let is_error = error.use_stderr();
+        if invocation.is_json && is_error {
+            let text = same.as_ref().unwrap_or(&error).render().to_string();
+            say_json_error(&shown(parser_message(&text)), parser_hint(&text).as_deref(), "usage");
+            std::process::exit(error.exit_code());
+        }
+        if let Some(same) = same {
             usage::with_near_suggestions_only(same).exit();
         }
         // The escaped arguments are valid: print the escaped message of the original error.
         say(&shown(&error.render().to_string()));
         std::process::exit(error.exit_code());
     })
+}
+
+/// The words of the command that runs, joined by hyphens: `plan-s3`.
+fn command_of(matches: &ArgMatches) -> String {
+    let mut words = Vec::new();
+    let mut at = matches;
+    while let Some((word, below)) = at.subcommand() {
+        words.push(word);
+        at = below;
+    }
+    words.join("-")
+}
+
+/// The message of the argument parser: its first paragraph, in one line, without the label.
+fn parser_message(text: &str) -> &str {
+    let first = text.split("\n\n").next().unwrap_or(text);
+    first.trim_start_matches("error: ").trim()
+}
+
+/// The tips of the argument parser.
+fn parser_hint(text: &str) -> Option<String> {
+    let tips: Vec<_> = text.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).collect();
+    (!tips.is_empty()).then(|| shown(&tips.join("; ")).into_owned())
 }
 
 /// Prints an error with its hint, and returns the exit code.
@@ -195,9 +244,15 @@ fn report_error(error: &anyhow::Error) -> ExitCode {
     if cause == Some(std::io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    say(&format!("error: {}", error_line(error)));
-    if let Some(hint) = ours.and_then(hint::hint) {
-        say(&format!("hint: {hint}"));
+    let hint = ours.and_then(hint::hint);
+    if Invocation::current().is_json {
+        let kind = ours.map_or("other", |error| error.kind().name());
+        say_json_error(&error_line(error), hint.as_deref(), kind);
+    } else {
+        say(&format!("error: {}", error_line(error)));
+        if let Some(hint) = hint {
+            say(&format!("hint: {hint}"));
+        }
     }
     match ours.map(Error::kind) {
         Some(ErrorKind::Cancelled) => ExitCode::from(command::interrupt::INTERRUPTED),

@@ -45,6 +45,25 @@ pub enum ErrorKind {
     Cancelled,
 }
 
+impl ErrorKind {
+    /// The name in machine-readable output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::AlreadyExists => "already_exists",
+            Self::Precondition => "precondition",
+            Self::Corrupt => "corrupt",
+            Self::Transient => "transient",
+            Self::Busy => "busy",
+            Self::Denied => "denied",
+            Self::NotFolder => "not_folder",
+            Self::Unsupported => "unsupported",
+            Self::Invalid => "invalid",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// An error: an operation on an object failed, and why.
 #[derive(Debug)]
 pub struct Error {

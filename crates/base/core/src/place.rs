@@ -60,6 +60,16 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The place inside a sentence: `host memory` or `cuda:0`. [`Display`](fmt::Display) is the form to type, `host:`.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Host => "host memory".to_owned(),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl FromStr for Place {
     type Err = Error;
 

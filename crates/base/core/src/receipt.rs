@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     quantity::{Bytes, Rate, Seconds},
     route::{Leg, Reason, Route},
-    text::shown,
+    text::{counted, shown},
 };
 
 /// The name and version of the JSON form.
@@ -73,6 +73,9 @@ pub struct Receipt {
     pub verified: Option<Verified>,
     /// The bottleneck.
     pub bound_by: Bound,
+    /// The origins of settings that are not the defaults: this machine's profile, and what transfers have learned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings_from: Vec<String>,
     /// Unexpected events, such as a slower route, one sentence each. The number is bounded.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -201,24 +204,35 @@ impl fmt::Display for Sockets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |value: f64| Seconds(value * 1e-6);
         let (mean, least, most) = (us(self.rtt_us_mean), us(self.rtt_us_min), us(self.rtt_us_max));
-        let count = self.connections;
-        let noun = if count == 1 { "connection" } else { "connections" };
-        write!(f, "  {count} {noun}: RTT {mean} ({least} to {most})")?;
+        // A transfer that ends before the first sample has no statistics.
+        if self.samples == 0 {
+            write!(f, "  {}, too short to sample", counted(self.connections, "connection"))?;
+        } else {
+            let connections = counted(self.connections, "connection");
+            write!(f, "  {connections}: RTT {mean} ({least} to {most})")?;
+        }
         let (sent, came) = (self.retransmits, self.out_of_order);
-        write!(f, ", {sent} retransmits, {came} packets out of order, ")?;
-        match self.stalls {
-            0 => write!(f, "no stalls")?,
-            stalls => {
-                let (all, longest) = (Seconds(self.stalled_s), Seconds(self.stall_s_max));
-                write!(f, "{stalls} stalls ({all} in all, at most {longest})")?;
+        if self.samples > 0 || sent + came + self.stalls > 0 {
+            write!(f, ", {}, {} out of order, ", counted(sent, "retransmit"), counted(came, "packet"))?;
+            match self.stalls {
+                0 => write!(f, "no stalls")?,
+                stalls => {
+                    let (all, longest) = (Seconds(self.stalled_s), Seconds(self.stall_s_max));
+                    let stalls = counted(stalls, "stall");
+                    write!(f, "{stalls} ({all} in all, at most {longest})")?;
+                }
             }
         }
-        writeln!(f, ", bursts of {}", Rate(self.burst_bytes_per_s))?;
+        if self.burst_bytes_per_s > 0.0 {
+            write!(f, ", bursts of {}", Rate(self.burst_bytes_per_s))?;
+        }
+        writeln!(f)?;
         for interface in &self.interfaces {
             let (dropped, errors) = (interface.dropped, interface.errors);
             let (came, left) = (Bytes(interface.received_bytes), Bytes(interface.sent_bytes));
             let name = shown(&interface.name);
-            writeln!(f, "  {name}: {came} in, {left} out, {dropped} dropped, {errors} errors")?;
+            let errors = counted(errors, "error");
+            writeln!(f, "  {name}: {came} in, {left} out, {dropped} dropped, {errors}")?;
         }
         Ok(())
     }
@@ -303,7 +317,15 @@ impl fmt::Display for Bound {
     }
 }
 
+/// The size from which the printed receipt has rates. Of a smaller transfer the time is mostly that of its start.
+const RATE_BYTES_MIN: u64 = 1 << 20;
+
 impl Receipt {
+    /// Whether a rate says something about this transfer.
+    fn has_rates(&self) -> bool {
+        self.bytes >= RATE_BYTES_MIN
+    }
+
     /// Whether all its bytes are mapped and none was moved. It then has no rate.
     pub fn is_mapped(&self) -> bool {
         let is_mapped = |row: &RouteBytes| row.route == Route::Mapped;
@@ -340,21 +362,21 @@ impl Receipt {
     fn fmt_cost(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "  {} by {} lane{} of {}; cpu {} user + {} system{}, {:.3} s per GB; ring {}",
-            if self.ios == 1 {
-                "1 I/O".to_owned()
-            } else {
-                format!("{} I/Os", self.ios)
-            },
-            self.lanes,
-            if self.lanes == 1 { "" } else { "s" },
+            "  {} by {} of {}; cpu {} user + {} system{}",
+            counted(self.ios, "I/O"),
+            counted(u64::from(self.lanes), "lane"),
             self.engine,
             Seconds(self.cpu_user_s),
             Seconds(self.cpu_system_s),
             if self.cpu_shared { " (with other transfers)" } else { "" },
-            self.cpu_s_per_gb,
-            Bytes(self.staging_bytes_peak),
-        )
+        )?;
+        if self.has_rates() {
+            write!(f, ", {:.3} s per GB", self.cpu_s_per_gb)?;
+        }
+        if self.staging_bytes_peak > 0 {
+            write!(f, "; ring {}", Bytes(self.staging_bytes_peak))?;
+        }
+        Ok(())
     }
 }
 
@@ -363,9 +385,13 @@ impl fmt::Display for Receipt {
         let (bytes, seconds) = (Bytes(self.bytes), Seconds(self.seconds));
         if self.is_mapped() {
             writeln!(f, "{bytes} mapped in {seconds}, nothing moved")?;
-        } else {
+        } else if self.bytes == 0 {
+            writeln!(f, "{bytes} in {seconds}, nothing to move")?;
+        } else if self.has_rates() {
             let rate = Rate(self.rate_bytes_per_s);
             writeln!(f, "{bytes} in {seconds} at {rate}, bound by {}", self.bound_by)?;
+        } else {
+            writeln!(f, "{bytes} in {seconds}, too small for a rate")?;
         }
         for r in &self.routes {
             let share = 100.0 * r.bytes as f64 / (self.bytes.max(1)) as f64;
@@ -395,8 +421,10 @@ impl fmt::Display for Receipt {
         if let Some(r) = self.requests {
             writeln!(
                 f,
-                "  {} requests retried, {} hedged, {} answered first by the hedge",
-                r.retries, r.hedges_sent, r.hedges_won
+                "  {} retried, {} hedged, {} answered first by the hedge",
+                counted(r.retries, "request"),
+                r.hedges_sent,
+                r.hedges_won
             )?;
         }
         if let Some(sockets) = &self.sockets {
@@ -405,6 +433,9 @@ impl fmt::Display for Receipt {
         self.fmt_cost(f)?;
         if let Some(verified) = &self.verified {
             write!(f, "\n  {verified}")?;
+        }
+        for origin in &self.settings_from {
+            write!(f, "\n  settings from {}", shown(origin))?;
         }
         for warning in &self.warnings {
             write!(f, "\n  warning: {}", shown(warning))?;

@@ -26,6 +26,12 @@ pub fn is_unsafe(c: char) -> bool {
             | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
+/// A count and its noun, such as `1 file` and `2 files`.
+pub fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
 /// `text` as one line. Characters that are unsafe (see [`is_unsafe`]) become `\n`, `\t`, `\r` or `\u{…}`.
 pub fn shown(text: &str) -> Cow<'_, str> {
     replaced(text, |c, out| write!(out, "{}", c.escape_default()))

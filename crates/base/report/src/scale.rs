@@ -125,6 +125,7 @@ impl Scale {
                 let step = step(unit, (range.hi - range.lo) / count.max(1) as f64);
                 ((range.lo / step).floor() * step, (range.hi / step).ceil() * step)
             }
+            Self::Log10 if *unit != Unit::Seconds || range.hi <= 60.0 => round_decades(range, count),
             Self::Log2 | Self::Log10 => {
                 let margin = (range.hi / range.lo).powf(0.04);
                 (range.lo / margin, range.hi * margin)
@@ -132,6 +133,27 @@ impl Scale {
         };
         let fits = self.admits(lo) && hi.is_finite() && lo <= range.lo && hi >= range.hi;
         if fits { ValueRange { lo, hi } } else { range }
+    }
+}
+
+/// The round numbers around a range of a logarithmic axis: one, two or five times a power of ten, or powers of ten if
+/// there are more than `count` of the former. A tick is then at each end.
+fn round_decades(range: ValueRange, count: usize) -> (f64, f64) {
+    let around = |factors: &[f64]| {
+        let floor = |value: f64| 10f64.powf(value.log10().floor());
+        let below = |value: f64| factors.iter().map(|f| f * floor(value)).filter(|&v| v <= value).last();
+        let above = |value: f64| {
+            let next = factors.iter().map(|f| f * floor(value)).find(|&v| v >= value);
+            next.unwrap_or(10.0 * floor(value))
+        };
+        (below(range.lo).unwrap_or(range.lo), above(range.hi))
+    };
+    let fine = around(&[1.0, 2.0, 5.0]);
+    let fine_ticks = 3.0 * (fine.1 / fine.0).log10() + 1.0;
+    if fine_ticks <= count as f64 + 1.5 {
+        fine
+    } else {
+        around(&[1.0])
     }
 }
 
@@ -245,6 +267,17 @@ fn decades(unit: &Unit, range: ValueRange, count: usize) -> Vec<f64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_logarithmic_axis_has_a_tick_above_its_highest_value() {
+        for (lo, hi) in [(1.3e-4, 0.045), (0.012, 0.045), (3e-6, 45.0), (1.0, 10.0)] {
+            let range = ValueRange { lo, hi };
+            let wide = Scale::Log10.widen(&Unit::Seconds, range, 6);
+            let ticks = Scale::Log10.ticks(&Unit::Seconds, wide, 8);
+            assert!(ticks.last().is_some_and(|tick| *tick >= hi * 0.999), "{lo} to {hi}: {ticks:?}");
+            assert!(ticks.first().is_some_and(|tick| *tick <= lo * 1.001), "{lo} to {hi}: {ticks:?}");
+        }
+    }
 
     fn range(scale: Scale, lo: f64, hi: f64) -> ValueRange {
         scale.range([lo, hi]).unwrap()

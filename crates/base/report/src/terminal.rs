@@ -11,7 +11,7 @@ use unicode_width::UnicodeWidthStr;
 pub struct Terminal {
     /// Characters per line; 0 if unknown.
     pub columns: usize,
-    /// Whether colours may be used (a terminal, and no `NO_COLOR`).
+    /// Whether colours may be used.
     pub colour: bool,
 }
 
@@ -41,9 +41,28 @@ impl Terminal {
         }
     }
 
+    /// Lines of `text`, each wrapped between words if it is wider than the terminal. A line that continues another one
+    /// is indented two columns further. Blanks inside a line that fits are kept.
+    pub fn wrapped(self, text: &str) -> String {
+        let columns = self.width();
+        let line = |line: &str| {
+            if width(line) <= columns {
+                return format!("{line}\n");
+            }
+            let indent = line.len() - line.trim_start().len();
+            fill(line.trim_start(), &" ".repeat(indent), &" ".repeat(indent + 2), columns)
+        };
+        text.lines().map(line).collect()
+    }
+
     /// `text` in bold.
-    pub(crate) fn bold(self, text: &str) -> String {
+    pub fn bold(self, text: &str) -> String {
         self.paint("1", text)
+    }
+
+    /// `text` in yellow, for warnings.
+    pub fn caution(self, text: &str) -> String {
+        self.paint("33", text)
     }
 
     /// `text` dimmed.
@@ -105,27 +124,35 @@ pub(crate) fn fit(text: &str, columns: usize) -> String {
     cut
 }
 
+/// `text` in lines of at most `columns` cells, with a line feed after each: the first begins with `first`, the others
+/// with `others`. Lines break between words; a word that is longer than a line is not broken.
+pub(crate) fn fill(text: &str, first: &str, others: &str, columns: usize) -> String {
+    let mut lines = String::from(first);
+    let mut used = width(first);
+    let mut is_begin = true;
+    for word in text.split_whitespace() {
+        if !is_begin && used + 1 + width(word) > columns {
+            lines.push('\n');
+            lines += others;
+            used = width(others);
+            is_begin = true;
+        }
+        if !is_begin {
+            lines.push(' ');
+            used += 1;
+        }
+        lines += word;
+        used += width(word);
+        is_begin = false;
+    }
+    lines.push('\n');
+    lines
+}
+
 /// `text` wrapped between words into lines of at most `columns` cells. Longer words are not broken.
 pub(crate) fn wrap(text: &str, columns: usize) -> String {
-    let paragraph = |text: &str| {
-        let mut lines = vec![String::new()];
-        for word in text.split_whitespace() {
-            let line = lines.last_mut().expect("starts with one line");
-            if line.is_empty() {
-                line.push_str(word);
-            } else if width(line) + 1 + width(word) <= columns {
-                line.push(' ');
-                line.push_str(word);
-            } else {
-                lines.push(word.to_owned());
-            }
-        }
-        lines.join("\n")
-    };
-    text.lines()
-        .map(|line| paragraph(&clean(line)))
-        .collect::<Vec<_>>()
-        .join("\n")
+    let lines: String = text.lines().map(|line| fill(&clean(line), "", "", columns)).collect();
+    lines.trim_end_matches('\n').to_owned()
 }
 
 #[cfg(test)]
@@ -143,6 +170,12 @@ mod tests {
         assert_eq!(fit("吞吐量", 4), "吞…");
         assert_eq!(fit("x", 0), "");
         assert_eq!(wrap("the straight way is short", 12), "the straight\nway is short");
+    }
+
+    #[test]
+    fn a_long_line_continues_further_right_and_a_short_one_is_kept() {
+        let text = Terminal::plain(30).wrapped("  a  table of  blanks\n  1 I/O by 1 lane of io_uring; ring 4 MiB\n");
+        assert_eq!(text, "  a  table of  blanks\n  1 I/O by 1 lane of io_uring;\n    ring 4 MiB\n");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use straightway_core::{Choice, Error, ErrorKind, Extent, Receipt, Result};
+use straightway_core::{Bytes, Choice, Error, ErrorKind, Extent, Receipt, Result, text::counted};
 use straightway_io::{
     Ask, Books, Executor, Objects, Progress, Store, Ticket, draft,
     store::{CommitMode, Draft, Like, Location, Missing, StoreExt, Sweep},
@@ -61,6 +61,12 @@ impl Copier<'_> {
     }
 
     fn copy(&self, job: &CopyJob, made: &mut Made) -> Result<Receipt> {
+        tracing::info!(
+            "copying {}, {}, to {}",
+            counted(job.pairs.len() as u64, "file"),
+            Bytes(job.bytes()),
+            job.base.describe()
+        );
         let tree = Tree::open(job)?;
         let new_folders = make_folders(&tree, &job.folders)?;
         let targets = job.pairs.iter().map(|p| p.target.as_path());

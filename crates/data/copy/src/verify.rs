@@ -45,6 +45,7 @@ pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> R
         bytes: 0,
         seconds: 0.0,
     };
+    tracing::info!("verifying: sources and copies are read again and compared");
     let mut cached = CachedCopies::default();
     let mut regions = [Region::host(WINDOW_BYTES)?, Region::host(WINDOW_BYTES)?].map(Arc::new);
     for pair in &job.pairs {

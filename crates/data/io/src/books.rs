@@ -1,6 +1,6 @@
 //! The accounts of one or more jobs, from which a receipt is made.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use straightway_core::{
     Direction, Leg, Rate, Reason, Receipt, Route,
@@ -28,6 +28,8 @@ pub struct Books {
     registrations: Option<(u64, f64)>,
     /// The rate limit of its jobs.
     rate_max: Option<Rate>,
+    /// The origins of settings that are not the defaults.
+    settings_from: Vec<Arc<str>>,
     /// The time and the CPU time that they cover, once they are sealed.
     sealed: Option<Closing>,
 }
@@ -61,6 +63,7 @@ impl Books {
             sync: Duration::ZERO,
             registrations: None,
             rate_max: None,
+            settings_from: Vec::new(),
             sealed: None,
         }
     }
@@ -93,6 +96,7 @@ impl Books {
         job.warnings.iter().for_each(|w| self.tally.warn(w));
         self.sync += sync;
         self.rate_max = rate_max;
+        self.note_settings(&job.settings_from);
         if let Some(lanes) = lanes {
             self.add_lanes(lanes);
         }
@@ -139,8 +143,18 @@ impl Books {
             self.registrations = Some((known_count + count, known_seconds + seconds));
         }
         self.rate_max = other.rate_max;
+        self.note_settings(&other.settings_from);
         other.engines.iter().for_each(|engine| self.name(engine));
         self.add_counts(other.lanes, &other.tally);
+    }
+
+    /// Records the origins of settings, each once.
+    fn note_settings(&mut self, origins: &[Arc<str>]) {
+        for origin in origins {
+            if !self.settings_from.contains(origin) {
+                self.settings_from.push(Arc::clone(origin));
+            }
+        }
     }
 
     fn add_lanes(&mut self, lanes: &Tally) {
@@ -245,6 +259,7 @@ impl Books {
             sockets: self.tally.sockets(),
             verified: None,
             bound_by: self.bound(closing),
+            settings_from: self.settings_from.iter().map(ToString::to_string).collect(),
             warnings: self.tally.warnings().to_vec(),
         }
     }

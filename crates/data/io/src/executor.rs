@@ -45,6 +45,8 @@ pub struct Executor {
     tenant: Arc<Tenant>,
     /// The known faster methods for the drive of its transfers.
     learning: Option<Learning>,
+    /// The origin of its settings, if they are not the defaults: a profile.
+    settings_from: Option<Arc<str>>,
 }
 
 /// The family of a crew's stores, its track and place, and whether it serves jobs of class *now*.
@@ -88,6 +90,7 @@ impl Executor {
         Ok(Self {
             tenant: Arc::new(tenant),
             learning: None,
+            settings_from: None,
             lanes: Arc::new(Lanes {
                 outfit: Outfit::new(settings, parts),
                 crews: Lock::default(),
@@ -111,6 +114,7 @@ impl Executor {
             tenant: Arc::new(tenant),
             lanes: Arc::clone(&self.lanes),
             learning: self.learning.clone(),
+            settings_from: self.settings_from.clone(),
         })
     }
 
@@ -119,6 +123,15 @@ impl Executor {
     pub fn learning(&self, learning: Option<Learning>) -> Self {
         Self {
             learning,
+            ..self.clone()
+        }
+    }
+
+    /// An executor on the same lanes whose receipts name this origin of the settings: a profile.
+    #[must_use]
+    pub fn settings_from(&self, origin: Option<Arc<str>>) -> Self {
+        Self {
+            settings_from: origin,
             ..self.clone()
         }
     }
@@ -240,7 +253,7 @@ impl Executor {
             _ => make(outfit),
         }?;
         if let Some(method) = method {
-            job.set_method(method);
+            job.set_method(method, self.settings_from.is_some());
         }
         Ok(job)
     }
@@ -265,6 +278,7 @@ impl Executor {
     fn post_after(&self, earlier: Option<Books>, mut job: Job) -> Ticket {
         // Not part of the job: what it owns, perhaps an executor, must not be dropped by a lane.
         let at_end = job.ask.at_end.take();
+        job.settings_from.extend(self.settings_from.clone());
         let job = Arc::new(job);
         tracing::trace!(chunks = job.plan().chunks().len(), "a job is planned");
         let completion = Arc::<Completion<Result<Books>>>::default();

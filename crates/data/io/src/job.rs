@@ -50,6 +50,8 @@ pub(crate) struct Job {
     through: Option<PciAddress>,
     /// Warnings from its planning.
     pub(crate) warnings: Vec<String>,
+    /// The origins of settings that are not the defaults.
+    pub(crate) settings_from: Vec<Arc<str>>,
     /// When its planning began.
     pub(crate) opening: Opening,
     /// The number of chunks taken, by track.
@@ -77,6 +79,7 @@ impl Job {
             in_memory: None,
             through: None,
             warnings: Vec::new(),
+            settings_from: Vec::new(),
             taken: Default::default(),
             failed: AtomicBool::new(false),
             cancelled: Arc::default(),
@@ -194,8 +197,13 @@ impl Job {
         .with_hint("`straightway doctor` says what is missing; ⟦route=auto⟧ stages instead"))
     }
 
-    /// Sets the method of writing to memory, if it does so.
-    pub(crate) fn set_method(&mut self, method: Method) {
+    /// Sets the method of writing to memory, if it does so. `is_measured` is whether a profile gave it, and not a lesson.
+    pub(crate) fn set_method(&mut self, method: Method, is_measured: bool) {
+        let is_read = WorkKind::Read.methods().contains(&method);
+        let is_used = if is_read { self.suits(WorkKind::Read) } else { self.in_memory.is_some() };
+        if is_used && !(is_read && is_measured) {
+            self.settings_from.push(format!("learned: {method}").into());
+        }
         self.in_memory = self.in_memory.map(|_| method);
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Error, ErrorKind, Lock, Result, quantity::Rate, share::Share};
+use straightway_core::{Bytes, Error, ErrorKind, Lock, Result, quantity::Rate, share::Share};
 use straightway_nvme::{
     Nqn,
     auth::{AuthKeys, Secret},
@@ -204,6 +204,13 @@ impl Host {
     pub(crate) fn turn(&self, bytes: u64) -> Option<Pass<'_>> {
         let gate = self.gate.as_ref()?;
         Some(gate.enter(self.number, &self.share, bytes))
+    }
+
+    /// What it has moved so far, in words.
+    pub(crate) fn moved(&self) -> String {
+        let bytes = |counter: &AtomicU64| Bytes(counter.load(Ordering::Relaxed));
+        let (read, written) = (bytes(&self.counters.read_bytes), bytes(&self.counters.written_bytes));
+        format!("it has read {read} and written {written}")
     }
 
     /// Its receipt; `None` if it never connected.

@@ -48,4 +48,4 @@ pub use catalog::NamespaceSource;
 pub use config::{Config, Listen};
 pub use host::{HostPolicy, HostReceipt, HostRule};
 pub use served_path::Links;
-pub use server::Target;
+pub use server::{HOSTS, Target};

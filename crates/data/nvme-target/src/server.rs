@@ -139,6 +139,9 @@ impl Drop for Target {
     }
 }
 
+/// The source of records about hosts that connect and leave.
+pub const HOSTS: &str = "straightway_nvme_target::hosts";
+
 fn accept(shared: &Arc<Shared>, port: usize, listener: &TcpListener) {
     let tick = Timespec::try_from(LISTEN_TICK).expect("a tenth of a second fits");
     while !shared.is_over.load(Ordering::Relaxed) {
@@ -176,7 +179,7 @@ fn accept(shared: &Arc<Shared>, port: usize, listener: &TcpListener) {
             .name("nvme-queue".to_owned())
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                serve(&own, port, socket);
+                serve(&own, port, socket, peer);
                 drop(counted);
             });
         if let Err(error) = started {
@@ -186,7 +189,7 @@ fn accept(shared: &Arc<Shared>, port: usize, listener: &TcpListener) {
 }
 
 /// Serves a connection until it ends.
-fn serve(shared: &Shared, port: usize, socket: TcpStream) {
+fn serve(shared: &Shared, port: usize, socket: TcpStream, peer: SocketAddr) {
     // The socket of a connection is blocking, whatever the mode of its listener.
     let begun = socket
         .set_nonblocking(false)
@@ -204,12 +207,20 @@ fn serve(shared: &Shared, port: usize, socket: TcpStream) {
     };
     let (controller, fence) = (login.controller.clone(), login.fence.clone());
     let queue = login.connect.queue;
+    // The admin queue of a host exists from its begin to its end.
+    let is_host = queue == 0 && !controller.is_discovery;
+    if is_host {
+        tracing::info!(target: HOSTS, "host {} connected from {peer}", controller.identity.nqn);
+    }
     let end = if queue == 0 {
         AdminQueue::new(shared, &login, &mut connection).run(&login)
     } else {
         IoQueue::new(shared, &login, &mut connection).run(&login)
     };
     report(&controller, queue, &end);
+    if is_host {
+        tracing::info!(target: HOSTS, "host {} left; {}", controller.identity.nqn, controller.host.moved());
+    }
     // The association ends before its last PDU is sent, which may take a while.
     controller.remove_queue(queue, &fence);
     if queue == 0 {

@@ -51,7 +51,7 @@ pub use guide::guide;
 pub use host_read::HostRead;
 pub use live_probe::LiveProbe;
 pub use measurements::{Measurements, PauseCount};
-pub use text::Style;
+pub use text::{CheckRow, Style, checks_text};
 
 /// A request to the doctor.
 #[derive(Clone, Copy, Debug)]

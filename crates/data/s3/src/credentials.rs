@@ -202,7 +202,7 @@ impl Credentials {
         for (source, provider) in &self.providers {
             match block_on(provider.provide_credential_dyn(&self.context)) {
                 Ok(Some(credential)) if credential.is_valid_at(Timestamp::now() + MARGIN_MIN) => {
-                    tracing::debug!(source, "found credentials");
+                    tracing::info!("S3 credentials from {source}");
                     return Ok(KnownCredentials {
                         credential: Some(credential),
                         source,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Choice, Error, ErrorKind, Extent, Rate, Receipt, Result, Scheme, Uri};
+use straightway_core::{Choice, Error, ErrorKind, Extent, Rate, Receipt, Result, Scheme, Seconds, Uri};
 use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
     store::{ListPage, Location, Missing, Registry, open_one},
@@ -155,9 +155,9 @@ fn latency(object: &Arc<dyn Handle>) -> Result<StoreCheck> {
         }
     }
     times.sort_unstable();
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let (median, worst) = (ms(times[times.len() / 2]), ms(times[times.len() - 1]));
-    let seen = format!("first byte after {median:.1} ms, at worst {worst:.1} ms");
+    let shown = |time: Duration| Seconds(time.as_secs_f64());
+    let (median, worst) = (shown(times[times.len() / 2]), shown(times[times.len() - 1]));
+    let seen = format!("first byte after {median}, at worst {worst}");
     Ok(fine("latency", seen))
 }
 

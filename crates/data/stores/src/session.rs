@@ -13,7 +13,7 @@ use straightway_io::{
     store::{Location, Medium, Registry},
     wrapper::traced::Trace,
 };
-use straightway_probe::profile::DriveTuning;
+use straightway_probe::profile::{DriveTuning, Profile};
 use straightway_sys::{FreeMemory, PerProcess, root::Root};
 
 use crate::{
@@ -135,7 +135,16 @@ impl Session {
         };
         // A demanded chunk size is used as it is; what is learned may choose another.
         let learning = drive.learning.filter(|_| spec.demand.chunk_bytes.is_none());
-        Ok(executor.learning(learning))
+        let is_demanded = spec.demand.chunk_bytes.is_some() && spec.demand.depth.is_some();
+        let origin = drive.tuning.filter(|_| !is_demanded).map(|tuning| profile_text(&tuning));
+        let settings = executor.settings();
+        tracing::info!(
+            "chunks of {}, {} in flight{}",
+            Bytes(settings.chunk_bytes),
+            settings.depth,
+            origin.as_deref().map_or(String::new(), |origin| format!(", from {origin}"))
+        );
+        Ok(executor.learning(learning).settings_from(origin))
     }
 
     /// The drive behind a path.
@@ -188,6 +197,13 @@ fn check_memory(staging_bytes: u64, free: Option<FreeMemory>) -> Result<()> {
     let why = format!("this process can have {} more", Bytes(free.bytes));
     let hint = "leave out ⟦staging⟧, or name less; more than 1 GiB is rarely faster";
     Err(Error::new(ErrorKind::Invalid, "run with", target, why).with_hint(hint))
+}
+
+/// The profile that gave these settings, in words.
+fn profile_text(tuning: &DriveTuning) -> Arc<str> {
+    let file = Profile::place().map_or_else(String::new, |path| format!(" {}", path.display()));
+    let (chunk, depth) = (Bytes(tuning.chunk_bytes), tuning.depth);
+    format!("profile{file}: chunks of {chunk}, {depth} in flight").into()
 }
 
 /// An executor with these settings, and with smaller rings if there is little memory.

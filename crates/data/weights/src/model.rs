@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Error, ErrorKind, Result, Uri};
+use straightway_core::{Bytes, Error, ErrorKind, Result, Uri, text::counted};
 use straightway_io::parallel;
 use straightway_io::{
     File, Handle, Objects, Store,
@@ -124,7 +124,15 @@ impl Model {
     /// model that was saved there before.
     pub fn open(at: impl Into<Location>) -> Result<Self> {
         let at = at.into();
-        Self::open_at(&at).map_err(|error| with_meant(error, &at))
+        let model = Self::open_at(&at).map_err(|error| with_meant(error, &at))?;
+        tracing::info!(
+            "{}: {} in {}, {}",
+            at.describe(),
+            counted(model.tensors.len() as u64, "tensor"),
+            counted(model.shards.len() as u64, "file"),
+            Bytes(model.bytes())
+        );
+        Ok(model)
     }
 
     fn open_at(at: &Location) -> Result<Self> {

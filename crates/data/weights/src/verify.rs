@@ -24,6 +24,7 @@ pub fn verify_loaded(loader: &Loader, model: &Model, layout: &Layout, weights: &
         bytes: 0,
         seconds: 0.0,
     };
+    tracing::info!("verifying: every byte is read again by another route and compared");
     let was_cached = weights.receipt.bytes_by(Leg::Read, Route::Buffered) > 0;
     let Some(memory) = Arc::get_mut(&mut weights.region) else {
         let message = "its region is in use elsewhere";

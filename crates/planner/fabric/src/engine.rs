@@ -144,6 +144,8 @@ pub(crate) struct Engine<'a> {
     pub(crate) records: Vec<(u32, Recorder)>,
     pub(crate) tally: Tally,
     pub(crate) unfinished: usize,
+    /// The bytes of all flows that end.
+    wanted_bytes: u64,
     pub(crate) deadlock: Option<Deadlock>,
     looking: bool,
 }
@@ -197,6 +199,7 @@ impl<'a> Engine<'a> {
             records: watched.iter().map(|l| (*l, Recorder::new())).collect(),
             tally: Tally::default(),
             unfinished: flows.iter().filter(|f| f.bytes.is_some()).count(),
+            wanted_bytes: flows.iter().filter_map(|f| f.bytes).sum(),
             deadlock: None,
             looking: false,
         };
@@ -231,8 +234,14 @@ impl<'a> Engine<'a> {
     fn progress(&self, wanted: usize, endless: bool) -> SimulationProgress {
         let by_time = self.now as f64 / self.end_ps as f64;
         let by_flows = (wanted - self.unfinished) as f64 / wanted.max(1) as f64;
+        // Flows of equal length finish together, at the end. Bytes on the wire include headers and repeats.
+        let by_bytes = (self.tally.delivered_bytes as f64 / self.wanted_bytes.max(1) as f64).min(0.99);
         SimulationProgress {
-            done: if endless { by_time } else { by_time.max(by_flows) },
+            done: if endless {
+                by_time
+            } else {
+                by_time.max(by_flows).max(by_bytes)
+            },
             simulated: Seconds(self.now as f64 / 1e12),
             events: self.tally.events,
             packets: self.tally.injected_packets,

@@ -29,7 +29,7 @@ pub struct FabricOutcome {
     pub spreading: Spreading,
     /// Links that wait for each other in a cycle.
     pub deadlock: DeadlockAnswer,
-    /// The busiest links.
+    /// The links with the longest queues, the longest first.
     pub links: Vec<LinkUse>,
     /// The peak use of a switch's shared buffer.
     pub buffer: BufferUse,

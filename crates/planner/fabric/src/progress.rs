@@ -5,7 +5,7 @@ use straightway_core::Seconds;
 /// The progress of a run, reported every half million events.
 #[derive(Clone, Copy, Debug)]
 pub struct SimulationProgress {
-    /// The completed share, by time or by finished flows, whichever is larger.
+    /// The completed share, by time, by finished flows or by delivered bytes, whichever is largest.
     pub done: f64,
     /// Simulated time.
     pub simulated: Seconds,

@@ -9,6 +9,11 @@ use super::PcieScenario;
 /// share.
 pub const WRITES_ABOVE_MEASURED: f64 = 0.94;
 
+/// The hosts that the model is for, and its error on others: part of every outcome, because a scenario need not name its
+/// processor.
+pub const VALID_FOR: &str = "server hosts; on a Xeon E3, and probably on other client processors (Core, Ryzen), writes \
+                             are up to 94 % above what is measured";
+
 /// The parts of names of client processors.
 const CLIENTS: [&str; 10] = [
     "e3-", "xeon e-", "xeon w-1", "core", "i3-", "i5-", "i7-", "i9-", "ryzen", "pentium",
@@ -37,6 +42,12 @@ impl PcieScenario {
 #[cfg(test)]
 mod tests {
     use super::is_client;
+
+    #[test]
+    fn the_range_of_validity_has_the_error_that_the_warning_has() {
+        let share = format!("{:.0} %", super::WRITES_ABOVE_MEASURED * 100.0);
+        assert!(super::VALID_FOR.contains(&share), "{share}");
+    }
 
     #[test]
     fn clients_and_servers_are_told_apart() {

@@ -7,6 +7,7 @@ use super::{
     article,
     bottleneck::{self, Bottleneck},
     bound::{costs, fair_shares},
+    client_host::VALID_FOR,
     engine::{Finished, Progress},
     link::FORMULAS,
     measure::{Measured, measure},
@@ -52,6 +53,8 @@ pub struct PcieOutcome {
     pub audit: Audit,
     /// Known reasons why the rates may be wrong.
     pub warnings: Vec<String>,
+    /// The hosts that the model is for.
+    pub valid_for: &'static str,
     /// Formulas, constants and corrections.
     pub basis: Basis,
 }
@@ -189,6 +192,7 @@ pub(super) fn outcome(scenario: &PcieScenario, topology: &PcieTopology, run: &Fi
         },
         links,
         warnings: scenario.warnings(),
+        valid_for: VALID_FOR,
         basis: basis(scenario, topology),
     };
     let answer = serde_json::to_value(&outcome).expect("an outcome is plain data");

@@ -15,6 +15,7 @@ pub mod headroom;
 pub mod ingest;
 pub mod library;
 pub mod measured;
+pub mod parameter_list;
 mod parameters;
 pub mod path;
 pub mod qos;

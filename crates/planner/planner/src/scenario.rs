@@ -138,6 +138,25 @@ macro_rules! define {
 
 topics!(define);
 
+impl Topic {
+    /// What the topic is about, as a title.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "Checkpoints",
+            Self::Registration => "Registration of memory",
+            Self::Transport => "Storage transports",
+            Self::Architecture => "Storage architectures",
+            Self::Ingest => "Ingest of samples",
+            Self::S3 => "Object storage",
+            Self::Rail => "Network ports of a node",
+            Self::Reduction => "Data reduction",
+            Self::Qos => "Tenants of one store",
+            Self::Dpu => "Work of a DPU",
+            Self::Headroom => "Headroom of a lossless port",
+        }
+    }
+}
+
 impl Scenario {
     /// The topic.
     ///
@@ -189,7 +208,7 @@ impl Scenario {
     /// The title with the user's changes: a changed case is no longer the one in the file.
     pub fn shown_title(&self, settings: &[ParameterSetting]) -> String {
         let title = match self.title.as_str() {
-            "" => format!("{}, with its defaults", self.topic().name()),
+            "" => format!("{} with the default parameters", self.topic().title()),
             title => title.to_owned(),
         };
         if settings.is_empty() {

@@ -99,6 +99,24 @@ pub(crate) fn fit<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
     T::deserialize(TreeValue::Table(table)).map_err(|misfit| misfit.allowed())
 }
 
+/// What a type allows in the place of a value that does not fit it.
+#[derive(Debug)]
+pub(crate) enum Shape {
+    /// A table with these fields.
+    Fields(&'static [&'static str]),
+    /// A value, described in words.
+    Value(String),
+}
+
+/// What is allowed instead of the first value of a table that does not fit; `None` if all fit.
+pub(crate) fn misfit<T: DeserializeOwned>(table: &Table) -> Option<Shape> {
+    let misfit = T::deserialize(TreeValue::Table(table)).err()?;
+    Some(match misfit.reason {
+        Reason::UnknownKey(fields) => Shape::Fields(fields),
+        _ => Shape::Value(misfit.allowed()),
+    })
+}
+
 /// Checks an input that did not come from text. The refusals have no lines.
 pub fn checked(input: &impl Checkable) -> Result<(), Refusals> {
     let mut checker = Checker::default();
@@ -287,7 +305,7 @@ impl fmt::Display for Refusals {
 impl std::error::Error for Refusals {}
 
 /// Formats a number without an exponent if that is short, and with one otherwise.
-fn plain(value: f64) -> String {
+pub(crate) fn plain(value: f64) -> String {
     let size = value.abs();
     if size != 0.0 && !(1e-4..1e7).contains(&size) {
         format!("{value:e}")

@@ -10,6 +10,7 @@ pub mod claim;
 pub mod library;
 pub mod near;
 pub mod origin;
+pub mod parameter;
 pub mod provenance;
 pub mod setting;
 pub mod sweep;

@@ -170,7 +170,7 @@ fn typed(text: &str) -> Value {
 }
 
 /// Puts `value` at `path`; the error says what is allowed instead.
-fn put(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
+pub(crate) fn put(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
     let path: Vec<PathStep<'_>> = steps(path).collect();
     if path.len() > PATH_STEPS_MAX {
         return Err(format!("a path of at most {PATH_STEPS_MAX} steps"));

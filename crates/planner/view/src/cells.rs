@@ -23,6 +23,11 @@ pub(crate) fn bytes(bytes: f64) -> Cell {
     Cell::number(bytes, Unit::Bytes)
 }
 
+/// A number as text, as tables show it: `12,481`.
+pub(crate) fn count(number: f64) -> String {
+    Cell::count(number).show()
+}
+
 /// Yes or no.
 pub(crate) fn yes(yes: bool) -> Cell {
     if yes { "yes" } else { "no" }.into()

@@ -6,7 +6,7 @@ use straightway_report::{self as report, Axis, Block, Cell, Chart, Column, Page,
 
 use crate::{
     basis::with_basis,
-    cells::{gbit, paragraphs},
+    cells::{count, gbit, paragraphs},
 };
 
 /// The most rows of a table, which has its worst row first.
@@ -40,7 +40,7 @@ fn fill(scenario: &FabricScenario, outcome: &FabricOutcome) -> Page {
     if !outcome.series.is_empty() {
         page = page.section("Queues", queues(outcome));
     }
-    page = page.section("Links, busiest first", [links(outcome).into()]);
+    page = page.section("Links, longest queue first", [links(outcome).into()]);
     if outcome.pauses.frames > 0 {
         page = page.section("Pauses", spreading(outcome));
     }
@@ -61,6 +61,7 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     }
     let dropped = outcome.ledger.dropped_packets;
     if dropped > 0 && scenario.switch.pfc.enabled {
+        let dropped = count(dropped as f64);
         let text = format!("{dropped} packets were lost though the fabric is lossless: the headroom is too small.");
         return (Tone::Bad, text);
     }
@@ -69,7 +70,7 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
         let text = format!(
             "{} is too short for a verdict: {flows} flows sent {} packets, and {} flows finished.",
             outcome.simulated,
-            outcome.effort.packets,
+            count(outcome.effort.packets as f64),
             outcome.traffic.iter().map(|t| t.finished).sum::<usize>()
         );
         return (Tone::Neutral, text);
@@ -87,7 +88,7 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
         return (Tone::Caution, text);
     }
     if dropped > 0 {
-        let text = format!("{dropped} packets were lost and sent again.");
+        let text = format!("{} packets were lost and sent again.", count(dropped as f64));
         return (Tone::Caution, text);
     }
     let possible = match &outcome.deadlock.possible {
@@ -157,7 +158,7 @@ fn flow_row(group: &TrafficOutcome) -> [Cell; 9] {
 
 fn queues(outcome: &FabricOutcome) -> Vec<Block> {
     let mut chart = Chart::new(
-        "",
+        "Recorded queues over time",
         Axis::linear("time", Unit::Seconds),
         Axis::linear("longest queue", Unit::Bytes),
     );
@@ -176,6 +177,14 @@ fn queues(outcome: &FabricOutcome) -> Vec<Block> {
     );
     if !paused.is_empty() {
         text = format!("{text} {}.", paused.join("; "));
+    }
+    let is_recorded = |link: &str| outcome.series.iter().any(|series| series.link == link);
+    if let Some(longest) = outcome.links.first().filter(|link| !is_recorded(&link.link)) {
+        let bytes = Bytes(longest.queue_max);
+        text = format!(
+            "{text} The longest queue of all, {bytes} at {}, was not recorded: name that link in `watch` to see it.",
+            longest.link
+        );
     }
     vec![chart.into(), text.into()]
 }
@@ -217,7 +226,11 @@ fn spreading(outcome: &FabricOutcome) -> Vec<Block> {
     let text = format!(
         "{} pause frames on {} links, {} of them links of hosts; the first took effect after {first}, the \
          longest pause lasted {}. {} congestion notifications.",
-        pauses.frames, pauses.links, pauses.hosts, pauses.longest, pauses.notifications
+        count(pauses.frames as f64),
+        count(pauses.links as f64),
+        count(pauses.hosts as f64),
+        pauses.longest,
+        count(pauses.notifications as f64)
     );
     let columns = [
         Column::text("congested egress"),

@@ -4,7 +4,7 @@ use straightway_core::Bytes;
 use straightway_fabric::headroom::{Headroom, Port, fill_time, incast_corrections};
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
-use crate::{basis::with_basis, cells::gbit};
+use crate::{basis::with_basis, cells::{count, gbit}};
 
 /// The page of the headroom of each port, and of the time in which incast fills `buffer`; `in_full` adds every formula
 /// and constant.
@@ -15,8 +15,8 @@ pub fn page(ports: &[Port], answers: &[Headroom], buffer: Bytes, in_full: bool) 
         Column::new("xoff", Unit::named("B")),
         Column::new("xon", Unit::named("B")),
         Column::new("size", Unit::named("B")),
-        Column::new("on the cable", Unit::Bytes),
-        Column::new("peer response", Unit::Bytes),
+        Column::new("on the cable", Unit::named("B")),
+        Column::new("peer response", Unit::named("B")),
         Column::new("longest pause", Unit::Seconds),
     ];
     let mut table = Table::new("", columns);
@@ -27,8 +27,8 @@ pub fn page(ports: &[Port], answers: &[Headroom], buffer: Bytes, in_full: bool) 
             Cell::number(answer.xoff.0 as f64, Unit::named("B")),
             Cell::number(answer.xon.0 as f64, Unit::named("B")),
             Cell::number(answer.size.0 as f64, Unit::named("B")),
-            answer.cable.into(),
-            answer.peer_response.into(),
+            Cell::number(answer.cable.0 as f64, Unit::named("B")),
+            Cell::number(answer.peer_response.0 as f64, Unit::named("B")),
             answer.pause_max.into(),
         ]);
     }
@@ -51,7 +51,7 @@ fn fills(ports: &[Port], buffer: Bytes) -> Table {
         Column::new("256:1", Unit::Seconds),
         Column::new("1,024:1", Unit::Seconds),
     ];
-    let mut table = Table::new(format!("{buffer} behind one port"), columns);
+    let mut table = Table::new(format!("{buffer} ({} B) behind one port", count(buffer.0 as f64)), columns);
     let mut rates: Vec<_> = ports.iter().map(|port| port.rate).collect();
     rates.dedup();
     for rate in rates {

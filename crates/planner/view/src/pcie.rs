@@ -50,7 +50,8 @@ fn fill(scenario: &PcieScenario, outcome: &PcieOutcome, more: &More) -> Page {
     if let Some(changes) = &more.what_if {
         page = page.section("Effect of single changes", what_if(changes));
     }
-    page.fact("simulated", outcome.simulated_s.to_string())
+    page.fact("valid for", outcome.valid_for)
+        .fact("simulated", outcome.simulated_s.to_string())
         .fact("seed", outcome.seed.0.to_string())
 }
 
@@ -205,7 +206,7 @@ fn how_many(sweep: &StreamSweep) -> Vec<Block> {
     let curve = with_total.filter_map(|p| Some((p.streams as f64, p.total_bytes_per_s?.0)));
     let x = Axis::linear("streams", Unit::Count);
     let y = Axis::linear("total", Unit::Rate);
-    let chart = Chart::new("", x, y).with(Series::new("total", curve));
+    let chart = Chart::new("Total rate by number of streams", x, y).with(Series::new("total", curve));
     let most = |who: String| format!("{who} the highest total rate; more streams only share it.");
     let mut best = match sweep.best_streams {
         None => "No number of streams has a steady state: make `size` larger.".to_owned(),

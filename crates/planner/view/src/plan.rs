@@ -10,12 +10,13 @@ mod uncertainty;
 
 use serde_json::Value;
 use straightway_planner::{
+    parameter_list::TopicParameter,
     question::Question,
     scenario::{Scenario, ScenarioAnswer, Topic},
     topics,
     uncertainty::Uncertainty,
 };
-use straightway_report::Page;
+use straightway_report::{Cell, Column, Page, Table};
 use straightway_scenario::claim::lookup;
 
 use crate::{basis::with_basis, cells::paragraphs};
@@ -75,4 +76,28 @@ pub fn page(
     }
     let page = uncertainty::fill(fill(page, answer), uncertainty);
     with_basis(page, answer.basis(), in_full)
+}
+
+/// The page of a topic's parameters.
+pub fn parameters(topic: Topic, list: &[TopicParameter]) -> Page {
+    let columns = [
+        Column::text("parameter"),
+        Column::text("default"),
+        Column::text("allowed"),
+        Column::text("meaning"),
+    ];
+    let mut table = Table::new("", columns);
+    for TopicParameter { parameter, text } in list {
+        table.push([
+            Cell::from(parameter.path.as_str()),
+            parameter.shown_default().into(),
+            parameter.range.as_str().into(),
+            (*text).into(),
+        ]);
+    }
+    let hint = format!(
+        "Set one with `straightway plan {} --set PARAMETER=VALUE`. `[0]` is the first entry of a list.",
+        topic.name()
+    );
+    Page::new(format!("Parameters of plan {}", topic.name())).section("", [table.into(), hint.into()])
 }

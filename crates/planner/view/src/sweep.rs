@@ -11,6 +11,8 @@ use straightway_scenario::{
 
 mod headline;
 
+use crate::cells::listed;
+
 pub use headline::{Headline, chosen, unit};
 
 /// A point whose answer is JSON, so that any model can produce it.
@@ -110,7 +112,8 @@ impl Grid {
         table
     }
 
-    /// One chart for each unit, over the first sweep; a second sweep makes more lines.
+    /// One chart for each unit, over the first sweep; a second sweep makes more lines. Figures that do not change are a
+    /// sentence.
     fn charts(&self) -> Vec<Block> {
         let Some(x) = axis(&self.sweeps[0]) else {
             return Vec::new();
@@ -121,19 +124,78 @@ impl Grid {
                 units.push(&headline.unit);
             }
         }
-        let chart = |unit: &Unit| {
-            let mut chart = Chart::new("", x.clone(), Axis::linear("", unit.clone()));
-            for headline in self.headlines.iter().filter(|headline| headline.unit == *unit) {
-                for (name, line) in lines(&self.points, headline) {
-                    chart = chart.with(Series::new(name, line));
-                }
+        let (mut charts, mut constant) = (Vec::new(), Vec::new());
+        for unit in units {
+            let of_unit = self.headlines.iter().filter(|headline| headline.unit == *unit);
+            let (level, moving): (Vec<&Headline>, Vec<_>) = of_unit.partition(|headline| self.level(headline).is_some());
+            constant.extend(level);
+            let chart = self.chart(&x, unit, &moving);
+            // A chart with more lines than colours is not legible.
+            if (1..=8).contains(&chart.series.len()) {
+                charts.push(Block::from(chart));
             }
-            chart
+        }
+        let sentence = |headline: &&Headline| {
+            let value = Cell::number(self.level(headline)?, headline.unit.clone()).show();
+            Some(format!("{} is {value}", headline.label))
         };
-        // A chart with more lines than colours is not legible.
-        let legible = |chart: &Chart| (1..=8).contains(&chart.series.len());
-        let charts = units.into_iter().map(chart).filter(legible);
-        charts.map(Block::from).collect()
+        let constant: Vec<String> = constant.iter().filter_map(sentence).collect();
+        if !constant.is_empty() {
+            charts.push(format!("The same at every point: {}.", constant.join("; ")).into());
+        }
+        charts
+    }
+
+    /// The chart of figures with one unit.
+    fn chart(&self, x: &Axis, unit: &Unit, headlines: &[&Headline]) -> Chart {
+        let mut series = Vec::new();
+        for headline in headlines {
+            let label = (headlines.len() > 1).then_some(headline.label.as_str());
+            let lines = lines(&self.points, headline, label).into_iter();
+            series.extend(lines.map(|(name, line)| Series::new(name, line)));
+        }
+        let labels: Vec<&str> = headlines.iter().map(|headline| headline.label.as_str()).collect();
+        let mut y = Axis::linear(y_label(unit, &labels), unit.clone());
+        y.scale = y_scale(&series);
+        let title = format!("{} by {}", listed(&labels), self.sweeps[0].path);
+        Chart {
+            series,
+            ..Chart::new(title, x.clone(), y)
+        }
+    }
+
+    /// The value of a figure that is the same at all points that have it.
+    fn level(&self, headline: &Headline) -> Option<f64> {
+        let mut values = self.points.iter().filter_map(|point| figure(point, headline)?.as_f64());
+        let first = values.next()?;
+        values.all(|value| (value - first).abs() <= 1e-9 * first.abs()).then_some(first)
+    }
+}
+
+/// The label of a y axis: its quantity.
+fn y_label(unit: &Unit, labels: &[&str]) -> String {
+    match unit {
+        Unit::Bytes => "size".to_owned(),
+        Unit::Rate => "rate".to_owned(),
+        Unit::Seconds => "time".to_owned(),
+        Unit::Share => "share".to_owned(),
+        Unit::Count => listed(labels),
+        Unit::Named(name) => name.clone(),
+    }
+}
+
+/// The scale of the y axis: logarithmic if the largest of its values would hide the others.
+fn y_scale(series: &[Series]) -> Scale {
+    /// The lines of a linear axis below this part of its length lie on zero.
+    const HIDDEN: f64 = 30.0;
+    let peak = |series: &Series| series.points.iter().map(|point| point.1).fold(0.0, f64::max);
+    let peaks = series.iter().map(peak);
+    let (least, most) = peaks.fold((f64::MAX, 0.0), |(least, most), peak| (peak.min(least), peak.max(most)));
+    let is_positive = series.iter().flat_map(|s| &s.points).all(|point| point.1 > 0.0);
+    if is_positive && least * HIDDEN < most {
+        Scale::Log10
+    } else {
+        Scale::Linear
     }
 }
 
@@ -256,13 +318,19 @@ fn number(cell: &Cell) -> Option<f64> {
     }
 }
 
-/// A figure's lines over the first sweep, one for each setting of the others.
-fn lines(points: &[Point], headline: &Headline) -> Vec<(String, Vec<(f64, f64)>)> {
+/// A figure's lines over the first sweep, one for each setting of the others. Each is named by `label` and those
+/// settings.
+fn lines(points: &[Point], headline: &Headline, label: Option<&str>) -> Vec<(String, Vec<(f64, f64)>)> {
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for point in points {
         let (first, others) = point.settings.split_first().expect("a sweep sets something");
-        let others: Vec<String> = others.iter().map(|s| format!("{}={}", s.path, s.value)).collect();
-        let name = [std::slice::from_ref(&headline.label), &others].concat().join(" ");
+        // The last word of a path and a rounded value: longer names do not fit beside a curve.
+        let others = others.iter().map(|setting| {
+            let name = setting.path.rsplit('.').next().unwrap_or(&setting.path);
+            format!("{name} {}", quantity(&setting.value).show())
+        });
+        let words: Vec<String> = label.map(str::to_owned).into_iter().chain(others).collect();
+        let name = words.join(", ");
         let x = number(&quantity(&first.value));
         let y = figure(point, headline).and_then(Value::as_f64);
         let Some(at) = x.zip(y) else { continue };

@@ -143,18 +143,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let json = serde_json::to_value(&outcome)?;
     let points = outcome.sample_table();
     args.output.write_with(&outcome.page(), Some(&points), &json)?;
-    if let Some((profile, path)) = &mut kept {
-        profile.add(&outcome);
-        match profile.write(path) {
-            Ok(()) => say(&format!("stored as this machine's profile in {}", path.display())),
-            // The measurement is on stdout. A container often has no home that can be written.
-            Err(error) => {
-                say(&format!("warning: the profile was not stored: {error}"));
-                say("hint: set XDG_STATE_HOME to a folder that can be written, or give --no-profile");
+    match &mut kept {
+        Some((profile, path)) => {
+            profile.add(&outcome);
+            match profile.write(path) {
+                Ok(()) => say(&format!("stored as this machine's profile in {}", path.display())),
+                // A container may have no home that can be written to. The result is above.
+                Err(error) => warn_not_kept(&error.to_string()),
             }
         }
+        None if args.no_profile => {}
+        None => warn_not_kept("neither HOME nor XDG_STATE_HOME is set"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Warns that later transfers do not know the result.
+fn warn_not_kept(why: &str) {
+    say(&format!("warning: the result is not stored as this machine's profile: {why}"));
+    say("hint: set XDG_STATE_HOME to a folder that can be written to, or give --no-profile");
 }
 
 impl Args {

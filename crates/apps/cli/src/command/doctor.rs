@@ -9,7 +9,7 @@ use std::{
 use straightway_core::{Error, Scheme, Uri};
 use straightway_io::store::{Location, with_meant};
 use straightway_probe::doctor::{
-    self, Bundle, BundleRequest, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, Style,
+    self, Bundle, BundleRequest, CheckRow, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, State, Style, checks_text,
 };
 use straightway_stores::doctor::{CheckState, StoreCheck, examine as examine_uri};
 use straightway_sys::root::Root;
@@ -78,12 +78,7 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
     if args.json {
         print_json(diagnosis)?;
     } else {
-        let style = Style {
-            verbose,
-            colour: terminal().colour,
-            width: WIDTH,
-        };
-        print_coloured(&diagnosis.text(&style))?;
+        print_coloured(&diagnosis.text(&style(verbose)))?;
     }
     if let Some(file) = bundle {
         let bundle = examination.bundle(&file, args.bundle.keep_names);
@@ -112,16 +107,48 @@ fn run_checks(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
         let checks: Vec<_> = checks.iter().map(value).collect();
         print_json(&serde_json::json!({ "uri": uri.to_string(), "checks": checks }))?;
     } else {
-        for check in &checks {
-            let (state, name, seen) = (check.state.name(), check.name, &check.seen);
-            print(&format!("{state:>5}  {name}: {seen}\n"))?;
-            if let Some(mend) = &check.mend {
-                print(&format!("       {mend}\n"))?;
-            }
-        }
+        print_coloured(&checks_text(&summary(uri, &checks), &rows(&checks), &style(true)))?;
     }
     let is_wrong = checks.iter().any(|check| check.state == CheckState::Wrong);
     Ok(ExitCode::from(u8::from(is_wrong)))
+}
+
+/// The style of the report: as wide as the terminal, up to a width that is easy to read.
+fn style(verbose: bool) -> Style {
+    let terminal = terminal();
+    Style {
+        verbose,
+        colour: terminal.colour,
+        width: WIDTH.min(terminal.columns),
+    }
+}
+
+/// The result of the checks of a URI in one line.
+fn summary(uri: &Uri, checks: &[StoreCheck]) -> String {
+    let notes = checks.iter().filter(|check| check.state == CheckState::Note).count();
+    let wrong: Vec<&str> = checks.iter().filter(|c| c.state == CheckState::Wrong).map(|c| c.name).collect();
+    match (wrong.as_slice(), notes) {
+        ([], 0) => format!("ready: {uri} passed all checks"),
+        ([], _) => format!("ready: {uri} can be used; see the warnings"),
+        (wrong, _) => format!("not ready: {uri} failed: {}", wrong.join(", ")),
+    }
+}
+
+/// The checks of a URI as rows of the report.
+fn rows(checks: &[StoreCheck]) -> Vec<CheckRow<'_>> {
+    fn row(check: &StoreCheck) -> CheckRow<'_> {
+        CheckRow {
+            state: match check.state {
+                CheckState::Wrong => State::Fail,
+                CheckState::Note => State::Warn,
+                CheckState::Fine => State::Pass,
+            },
+            title: check.name,
+            seen: &check.seen,
+            fix: check.mend.as_deref(),
+        }
+    }
+    checks.iter().map(row).collect()
 }
 
 /// What was examined, and the result.

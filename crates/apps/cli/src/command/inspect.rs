@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, process::ExitCode};
 
-use straightway_core::{Bytes, Place};
-use straightway_report::{Cell, Column, Page, Table, Unit};
+use straightway_core::{Bytes, Place, text::counted};
+use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 use straightway_stores::Session;
 use straightway_weights::{Inspection, Model};
 
 use super::{
     load_args::LoadArgs,
-    output::{Output, print_json},
+    output::{Output, print_json_streamed},
 };
 
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Streamed: the JSON value and the page of a model with a million tensors take a gigabyte each.
     if args.output.is_json_alone() {
         drop((selection, model));
-        print_json(&inspection)?;
+        print_json_streamed(&inspection)?;
         return Ok(ExitCode::SUCCESS);
     }
     let json = serde_json::to_value(&inspection)?;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn page(inspection: &Inspection, place: Place) -> Page {
-    let title = format!("{}, to {place}", inspection.path);
+    let title = format!("{}, to {}", inspection.path, place.in_words());
     let mut dtypes: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for tensor in &inspection.tensors {
         let (count, bytes) = dtypes.entry(tensor.dtype).or_default();
@@ -58,7 +58,28 @@ fn page(inspection: &Inspection, place: Place) -> Page {
     for (dtype, (count, bytes)) in dtypes {
         kinds.push([Cell::from(dtype), count.into(), Bytes(bytes).into()]);
     }
+    let aligned = inspection.files.iter().filter(|file| file.is_aligned).count();
+    let (tensors, files) = (inspection.tensors.len(), inspection.files.len());
+    let bytes: u64 = inspection.tensors.iter().map(|tensor| tensor.selected_bytes).sum();
+    let (tone, pages) = match files - aligned {
+        0 => (Tone::Good, "the data of all begins on a page".to_owned()),
+        _ if aligned == 0 => (
+            Tone::Caution,
+            "none has its data on a page: `straightway rewrite` aligns it".to_owned(),
+        ),
+        odd => (
+            Tone::Caution,
+            format!("{odd} of them do not have their data on a page: `straightway rewrite` aligns it"),
+        ),
+    };
+    let verdict = format!(
+        "A load reads {} of {} from {}; {pages}.",
+        Bytes(bytes),
+        counted(tensors as u64, "tensor"),
+        counted(files as u64, "file")
+    );
     Page::new(title)
+        .verdict(tone, verdict)
         .section("Tensors", [tensor_table(inspection).into()])
         .section("Dtypes", [kinds.into()])
         .section("Files", [file_table(inspection).into()])

@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use straightway_core::Seconds;
+use straightway_core::{Seconds, text::counted};
 use straightway_stores::Session;
 use straightway_weights::{Model, verify_loaded};
 
@@ -49,11 +49,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.json {
         let (headers, memory) = (Seconds(headers_s), Seconds(memory_s));
         print(&format!(
-            "{} of {} tensors in {} files, to {}: headers {headers}, memory {memory}\n",
+            "{} of {} in {}, to {}: headers read in {headers}, memory allocated in {memory}\n",
             weights.tensors.len(),
-            model.tensors.len(),
-            model.shards.len(),
-            load.device.to_string().trim_end_matches(':'),
+            counted(model.tensors.len() as u64, "tensor"),
+            counted(model.shards.len() as u64, "file"),
+            load.device.in_words(),
         ))?;
     }
     print_receipt(&weights.receipt, args.json)?;

@@ -1,8 +1,9 @@
 //! `straightway ls`: lists the objects of a store below a name.
 
 use std::{
+    borrow::Cow,
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -50,7 +51,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let uri = Uri::parse(&args.uri)?;
+    let uri = Uri::parse(&*listed_name(&args.uri))?;
     let at = Location::from(args.store.stores(&Session::new())?.find(&uri)?);
     let mut lister = Lister {
         args,
@@ -94,6 +95,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&lister.total.line())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The name to list. An NQN alone is a subsystem, with or without a slash; elsewhere it is its first namespace.
+fn listed_name(typed: &Path) -> Cow<'_, Path> {
+    let is_subsystem = |text: &&str| {
+        let below = text.strip_prefix("nvme-tcp://").and_then(|rest| rest.split_once('/'));
+        below.is_some_and(|(_, name)| !name.is_empty() && !name.contains('/'))
+    };
+    match typed.to_str().filter(is_subsystem) {
+        Some(text) => Cow::Owned(PathBuf::from(format!("{text}/"))),
+        None => Cow::Borrowed(typed),
+    }
 }
 
 /// Lists a store page by page, and counts the names.

@@ -20,6 +20,8 @@ use straightway_core::{
 use straightway_io::{ReportFile, draft, store::is_same_file};
 use straightway_report::{Block, Page, Table, Terminal};
 
+use super::invocation::Invocation;
+
 /// The beginning of every HTML report.
 const REPORT_MARK: &str = "<!DOCTYPE html>";
 
@@ -84,7 +86,7 @@ impl Output {
     /// Like [`write`](Self::write), with `table` as the CSV.
     pub(crate) fn write_with(&self, page: &Page, table: Option<&Table>, json: &Value) -> anyhow::Result<()> {
         if let Some(path) = &self.html {
-            ReportFile::begin(path, REPORT_MARK)?.finish(&page.to_html())?;
+            ReportFile::begin(path, REPORT_MARK)?.finish(&with_origin(page).to_html())?;
         }
         if self.json {
             print_json(json)
@@ -93,6 +95,19 @@ impl Output {
         } else {
             print_coloured(&page.to_text(terminal()))
         }
+    }
+}
+
+/// The page with what is needed to make it again: the command, the version and the date.
+fn with_origin(page: &Page) -> Page {
+    let invocation = Invocation::current();
+    let page = page
+        .clone()
+        .fact("command", invocation.line())
+        .fact("version", concat!("straightway ", env!("CARGO_PKG_VERSION")));
+    match invocation.date() {
+        Some(date) => page.fact("date", date),
+        None => page,
     }
 }
 
@@ -110,8 +125,48 @@ pub(crate) fn print_coloured(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// A result and the name and version of its form.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    schema: &'a str,
+    #[serde(flatten)]
+    result: &'a T,
+}
+
+/// Writes a result to stdout as JSON, with the name and version of its form as `schema`: `straightway.plan-s3/1`. In a
+/// list, each object has it.
+pub(crate) fn print_json(result: &impl Serialize) -> anyhow::Result<()> {
+    let schema = Invocation::current().schema();
+    let value = serde_json::to_value(result)?;
+    write_json(&documented(&schema, value))
+}
+
+/// As [`print_json`], for a result with fields that is too large to be held as JSON.
+pub(crate) fn print_json_streamed(result: &impl Serialize) -> anyhow::Result<()> {
+    let schema = &Invocation::current().schema();
+    write_json(&Document { schema, result })
+}
+
+/// Writes a result as one line of JSON to stdout, with its schema.
+pub(crate) fn print_json_line(result: &Value) -> anyhow::Result<()> {
+    write_json_line(&documented(&Invocation::current().schema(), result.clone()))
+}
+
+/// `value` with a `schema`, where it is an object without one, or a list of those.
+fn documented(schema: &str, value: Value) -> Value {
+    match value {
+        Value::Object(fields) if fields.contains_key("schema") => Value::Object(fields),
+        Value::Object(fields) => {
+            let name = ("schema".to_owned(), Value::from(schema));
+            Value::Object(std::iter::once(name).chain(fields).collect())
+        }
+        Value::Array(items) => items.into_iter().map(|item| documented(schema, item)).collect(),
+        other => other,
+    }
+}
+
 /// Writes a value to stdout as JSON.
-pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+fn write_json(value: &impl Serialize) -> anyhow::Result<()> {
     let written = (|| {
         let mut out = EscapedJson(BufWriter::new(stdout()));
         serde_json::to_writer_pretty(&mut out, value)?;
@@ -121,8 +176,8 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     is_written(written)
 }
 
-/// Writes a result as one line of JSON to stdout.
-pub(crate) fn print_json_line(value: &serde_json::Value) -> anyhow::Result<()> {
+/// Writes a value as one line of JSON to stdout.
+fn write_json_line(value: &Value) -> anyhow::Result<()> {
     written(&shown_json(&format!("{value}\n")))
 }
 
@@ -142,10 +197,39 @@ impl<W: Write> Write for EscapedJson<W> {
     }
 }
 
-/// Writes a line to stderr. Errors are ignored: there is no other place to report them.
+/// Writes a line to stderr. Errors are ignored: there is no other place to report them. A label at its begin, such as
+/// `error:`, is coloured as those of the argument parser are.
 #[expect(clippy::disallowed_methods, reason = "the one way to stderr")]
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", shown_lines(line));
+    let line = shown_lines(line);
+    let code = LABELS.iter().find(|(label, _)| line.starts_with(label));
+    let _ = match code {
+        Some((label, code)) if Invocation::current().colours_stderr() => {
+            writeln!(io::stderr(), "\x1b[{code}m{label}\x1b[0m{}", &line[label.len()..])
+        }
+        _ => writeln!(io::stderr(), "{line}"),
+    };
+}
+
+/// The labels of lines on stderr, and the codes of their colours.
+const LABELS: [(&str, &str); 6] = [
+    ("error:", "1;31"),
+    ("hint:", "32"),
+    ("warning:", "33"),
+    ("info:", "2"),
+    ("debug:", "2"),
+    ("trace:", "2"),
+];
+
+/// Writes an error as JSON to stderr, for a command whose result is JSON.
+pub(crate) fn say_json_error(error: &str, hint: Option<&str>, kind: &str) {
+    let object = serde_json::json!({
+        "schema": "straightway.error/1",
+        "error": error,
+        "hint": hint,
+        "kind": kind,
+    });
+    say(&shown_json(&object.to_string()));
 }
 
 /// Writes a line to stderr while a progress bar may be drawn there. The line replaces the bar, which is drawn again
@@ -165,9 +249,17 @@ const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
 /// Writes a receipt to stdout, for people or as JSON.
 pub(crate) fn print_receipt(receipt: &Receipt, as_json: bool) -> anyhow::Result<()> {
     if as_json {
-        return print_json(receipt);
+        return write_json(receipt);
     }
-    print(&format!("{receipt}\n"))
+    let terminal = terminal();
+    let text = terminal.wrapped(&format!("{receipt}\n"));
+    let line = |(number, line): (usize, &str)| match line.trim_start() {
+        _ if number == 0 => terminal.bold(line),
+        warning if warning.starts_with("warning:") => terminal.caution(line),
+        _ => line.to_owned(),
+    };
+    let lines: Vec<_> = text.lines().enumerate().map(line).collect();
+    print_coloured(&(lines.join("\n") + "\n"))
 }
 
 /// Writes escaped text to stdout.
@@ -221,7 +313,7 @@ fn first_table(page: &Page) -> Option<&Table> {
     })
 }
 
-/// The properties of the terminal at stdout; a hundred columns without colour if it is not a terminal.
+/// The properties of the terminal at stdout; a hundred columns if it is not a terminal.
 pub(crate) fn terminal() -> Terminal {
     const COLUMNS: usize = 100;
     let is_terminal = stdout().is_terminal();
@@ -229,9 +321,8 @@ pub(crate) fn terminal() -> Terminal {
         Some((_, columns)) if is_terminal => usize::from(columns),
         _ => COLUMNS,
     };
-    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     Terminal {
         columns,
-        colour: is_terminal && !no_colour,
+        colour: Invocation::current().colours_stdout(),
     }
 }

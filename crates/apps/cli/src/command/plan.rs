@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use straightway_planner::{
+    parameter_list,
     scenario::{Scenario, Topic},
     topics, uncertainty,
 };
@@ -27,12 +28,24 @@ pub(crate) struct Args {
     command: Command,
 }
 
+/// The arguments of a topic
+#[derive(Debug, clap::Args)]
+struct TopicArgs {
+    #[command(flatten)]
+    ask: ScenarioArgs,
+
+    /// List all parameters with their units, defaults, ranges and meanings, and compute nothing. With --scenario, the
+    /// defaults are its values
+    #[arg(long, conflicts_with_all = ["set", "sweep"])]
+    parameters: bool,
+}
+
 /// Expands the table of topics to subcommands.
 macro_rules! commands {
     ($($(#[$doc:meta])* $Topic:ident $table:ident: $Question:ty,)*) => {
         #[derive(Debug, Subcommand)]
         enum Command {
-            $($(#[$doc])* $Topic(ScenarioArgs),)*
+            $($(#[$doc])* $Topic(TopicArgs),)*
             Claims(claims::Args),
             Compare(compare::Args),
             /// List the scenarios that come with the program
@@ -53,8 +66,15 @@ macro_rules! commands {
 
 topics!(commands);
 
-fn answer(topic: Topic, ask: &ScenarioArgs) -> anyhow::Result<ExitCode> {
+fn answer(topic: Topic, args: &TopicArgs) -> anyhow::Result<ExitCode> {
+    let ask = &args.ask;
     let question = Question::read(ask.scenario.as_deref(), topic)?;
+    if args.parameters {
+        let list = parameter_list::list(&question.scenario);
+        let json = serde_json::json!({ "topic": topic.name(), "parameters": list });
+        ask.output.write(&plan::parameters(topic, &list), &json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let settings = ask.settings()?;
     let scenario = question.scenario.set(&settings)?;
     if ask.sweep.is_asked() {

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Context;
 use serde_json::json;
-use straightway_core::{Bytes, Error, ErrorKind, Seconds, text::shown};
+use straightway_core::{Bytes, Error, ErrorKind, Seconds, text::{counted, shown}};
 use straightway_nvme::{IO_PORT, Nqn, log::AnaState};
 use straightway_nvme_target::{Config, HostPolicy, HostReceipt, HostRule, Links, Listen, NamespaceSource, Target};
 
@@ -96,13 +96,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (count, bytes) = target.served();
     let addresses = target.addresses();
     let shown_addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-    let noun = if count == 1 { "namespace" } else { "namespaces" };
     say(&format!(
-        "serving {count} {noun}, {}, as {} on {}",
+        "serving {}, {}, as {} on {}",
+        counted(count as u64, "namespace"),
         Bytes(bytes),
         config.nqn,
         shown_addresses.join(", ")
     ));
+    for address in &addresses {
+        for name in served_names(args) {
+            say(&format!("  nvme-tcp://{}/{}/{name}", reachable(*address), config.nqn));
+        }
+    }
+    warn_if_open(&config, &addresses);
     let start = Instant::now();
     wait(args, &target)?;
     let receipts = target.stop();
@@ -120,6 +126,47 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The most names of which an address is printed.
+const NAMES_SHOWN: usize = 4;
+
+/// The first names below the subsystem: those of the paths and memories that are served. The names of a folder's files
+/// begin with the name of the folder.
+fn served_names(args: &Args) -> Vec<String> {
+    let path = |path: &PathBuf| {
+        let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let name = path.file_name().or(whole.file_name())?.to_str()?.to_owned();
+        Some(if path.is_dir() { name + "/" } else { name })
+    };
+    let memory = args.memory.iter().map(|(name, _)| name.clone());
+    let names: Vec<_> = args.paths.iter().filter_map(path).chain(memory).collect();
+    match names.len() {
+        // Everything that is served is below the subsystem.
+        count if count > NAMES_SHOWN => vec![String::new()],
+        _ => names,
+    }
+}
+
+/// An address that a host can connect to. For all addresses of this machine it is its name.
+fn reachable(address: SocketAddr) -> String {
+    if !address.ip().is_unspecified() {
+        return address.to_string();
+    }
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = name.as_deref().map(str::trim).filter(|name| !name.is_empty());
+    format!("{}:{}", name.unwrap_or("HOST"), address.port())
+}
+
+/// Warns if hosts beyond this machine can connect without being listed.
+fn warn_if_open(config: &Config, addresses: &[SocketAddr]) {
+    let open = addresses.iter().find(|address| !address.ip().is_loopback());
+    let Some(open) = open.filter(|_| !config.policy.is_closed) else {
+        return;
+    };
+    let verb = if config.is_writable { "read and write" } else { "read" };
+    say(&format!("warning: everybody who can reach {open} can {verb} what is served"));
+    say("hint: admit only known hosts with --allow NQN, or with --hosts FILE, which may have secrets");
 }
 
 /// Scans for changes until the end.
@@ -149,7 +196,7 @@ fn wait(args: &Args, target: &Target) -> anyhow::Result<()> {
         }
         match target.rescan() {
             Ok(changed) if changed.is_empty() => {}
-            Ok(changed) => say(&format!("{} namespaces changed", changed.len())),
+            Ok(changed) => say(&format!("{} changed", counted(changed.len() as u64, "namespace"))),
             // A folder may be missing for a moment while it is replaced. Its files stay served.
             Err(error) => say(&format!("warning: {}", shown(&error.to_string()))),
         }
@@ -210,10 +257,11 @@ fn receipt_line(receipt: &HostReceipt) -> String {
         ..
     } = receipt;
     let (read, written) = (Bytes(receipt.read_bytes), Bytes(receipt.written_bytes));
-    let mut line = format!("{host}: read {read} in {reads} commands, wrote {written} in {writes}, {queues} queues");
-    for (count, what) in [(errors, "errors"), (refused, "refused"), (faults, "faults")] {
+    let (reads, queues) = (counted(*reads, "command"), counted(*queues, "queue"));
+    let mut line = format!("{host}: read {read} in {reads}, wrote {written} in {writes}, {queues}");
+    for (count, what) in [(errors, "error"), (refused, "refused connection"), (faults, "fault")] {
         if *count > 0 {
-            write!(line, ", {count} {what}").expect("writing to a string does not fail");
+            write!(line, ", {}", counted(*count, what)).expect("writing to a string does not fail");
         }
     }
     line.push('\n');

@@ -1,6 +1,7 @@
 //! The log output on stderr.
 
 use straightway_core::{Result, text::shown};
+use straightway_nvme_target::HOSTS;
 use straightway_stores::log::{self, Level, LogFilter};
 
 use super::output::say_above_bar;
@@ -12,13 +13,15 @@ const VARIABLE: &str = "STRAIGHTWAY_LOG";
 const WAITS: &str = "straightway_net::waits";
 
 /// Prints log records of the library to stderr: up to info with one `-v`, debug with two, trace with three. Without
-/// `-v`, the filter is `STRAIGHTWAY_LOG`, or errors and long waits for a server: a command that waits without a word
-/// looks like one that hangs.
+/// `-v`, the filter is `STRAIGHTWAY_LOG`, or errors, long waits for a server, and the hosts of a target: a command that
+/// waits without a word looks like one that hangs.
 pub(crate) fn listen(verbose: u8) -> Result<()> {
     let asked = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let filter = match (verbose, asked) {
         (0, Some(text)) => text.parse()?,
-        (0, None) => LogFilter::from_level(Level::ERROR).with(WAITS, Level::WARN),
+        (0, None) => LogFilter::from_level(Level::ERROR)
+            .with(WAITS, Level::WARN)
+            .with(HOSTS, Level::INFO),
         (1, _) => LogFilter::from_level(Level::INFO),
         (2, _) => LogFilter::from_level(Level::DEBUG),
         _ => LogFilter::from_level(Level::TRACE),

@@ -28,6 +28,7 @@ mod permissions;
 mod refusal;
 mod s3;
 mod streams;
+mod terminal;
 mod test_dir;
 mod waits;
 mod web;

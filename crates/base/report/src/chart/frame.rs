@@ -9,7 +9,7 @@
 //! renderers print a note below the plot.
 
 use super::{Axis, Chart, Series, Stroke};
-use crate::{Unit, ValueRange};
+use crate::{Unit, ValueRange, terminal::clean};
 
 /// A chart, ready to be drawn on a canvas.
 pub(super) struct Frame<'a> {
@@ -134,8 +134,32 @@ impl<'a> Frame<'a> {
             let noun = if self.left_out == 1 { "point" } else { "points" };
             format!("{} {noun} not shown: {why}", count(self.left_out))
         });
-        let notes: Vec<_> = thinned.into_iter().chain(left_out).collect();
+        let notes: Vec<_> = self.hidden().into_iter().chain(thinned).chain(left_out).collect();
         (!notes.is_empty()).then(|| notes.join("; "))
+    }
+}
+
+impl Frame<'_> {
+    /// A note about curves that a later one covers everywhere.
+    fn hidden(&self) -> Option<String> {
+        let name = |index: usize| clean(&self.chart.series[index].name);
+        let mut pairs = Vec::new();
+        for (index, trace) in self.traces.iter().enumerate() {
+            let later = (index + 1..self.traces.len()).find(|&later| trace.covers(&self.traces[later]));
+            pairs.extend(later.map(|later| format!("{} lies under {}", name(index), name(later))));
+        }
+        (!pairs.is_empty()).then(|| pairs.join(", "))
+    }
+}
+
+impl Trace {
+    /// Whether two curves have the same places, so that only the one drawn later is visible.
+    fn covers(&self, other: &Self) -> bool {
+        /// Half of a line's width, as a part of the plot.
+        const NEAR: f64 = 0.003;
+        let (ours, theirs) = (self.runs.iter().flatten(), other.runs.iter().flatten());
+        let near = |((ax, ay), (bx, by)): (&Place, &Place)| (ax - bx).abs() < NEAR && (ay - by).abs() < NEAR;
+        self.len() > 1 && self.len() == other.len() && ours.zip(theirs).all(near)
     }
 }
 

@@ -57,6 +57,8 @@ pub(super) fn place_label(
     curve: &[(f64, f64)],
 ) -> Area {
     const OFF: f64 = 9.0;
+    /// The labels that are stacked at one place at most.
+    const LEVELS: u8 = 6;
     let (x, y) = anchor;
     let (left, centre, right) = (x - OFF - width, x - width / 2.0, x + OFF);
     let (above, middle, below) = (y - OFF - height, y - height / 2.0, y + OFF);
@@ -70,10 +72,18 @@ pub(super) fn place_label(
         (left, below),
         (right, middle),
         (left, middle),
-        (left, above - height),
-        (right, below + height),
     ];
-    let spots = corners.map(|(left, top)| Area {
+    // Several labels at one place are stacked above or below it.
+    let stacked = (1..=LEVELS).flat_map(|level| {
+        let away = f64::from(level) * height;
+        [
+            (left, above - away),
+            (right, below + away),
+            (right, above - away),
+            (left, below + away),
+        ]
+    });
+    let spots = corners.into_iter().chain(stacked).map(|(left, top)| Area {
         left,
         top,
         width,
@@ -84,7 +94,7 @@ pub(super) fn place_label(
         let clashes = taken.iter().filter(|other| spot.meets(other)).count() * 1000;
         outside + clashes + curve.iter().filter(|&&point| spot.holds(point)).count()
     };
-    spots.into_iter().min_by_key(cost).unwrap_or(spots[0])
+    spots.min_by_key(cost).expect("there are corners")
 }
 
 #[cfg(test)]
@@ -117,5 +127,22 @@ mod tests {
         assert!(first.inside(&plot) && !curve.iter().any(|&point| first.holds(point)));
         let second = place_label((100.0, 100.0), (40.0, 12.0), &plot, &[first], &curve);
         assert!(!first.meets(&second));
+    }
+
+    #[test]
+    fn eight_labels_at_the_left_edge_do_not_overlap() {
+        let plot = Area {
+            left: 0.0,
+            top: 0.0,
+            width: 400.0,
+            height: 200.0,
+        };
+        let mut taken: Vec<Area> = Vec::new();
+        for number in 0..8 {
+            let label = place_label((2.0, 90.0 + f64::from(number)), (30.0, 14.0), &plot, &taken, &[]);
+            assert!(label.inside(&plot), "{label:?}");
+            assert!(!taken.iter().any(|other| label.meets(other)), "{label:?} of {taken:?}");
+            taken.push(label);
+        }
     }
 }

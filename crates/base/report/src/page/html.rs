@@ -26,7 +26,7 @@ impl Page {
             if !section.title.is_empty() {
                 let _ = writeln!(html, "<h2>{}</h2>", escape(&section.title));
             }
-            section.blocks.iter().for_each(|block| html += &block_html(block));
+            html += &blocks_html(&section.blocks);
             html += "</section>\n";
         }
         self.assumptions_html(&mut html);
@@ -113,16 +113,50 @@ impl Page {
     }
 }
 
+/// The blocks of a section. Charts that follow each other share the width of the screen.
+fn blocks_html(blocks: &[Block]) -> String {
+    let is_picture = |block: &Block| matches!(block, Block::Chart(_) | Block::Surface(_));
+    let groups = blocks.chunk_by(|a, b| is_picture(a) && is_picture(b));
+    let group = |group: &[Block]| {
+        let html: String = group.iter().map(block_html).collect();
+        if group.len() > 1 {
+            format!("<div class=\"charts\">{html}</div>\n")
+        } else {
+            html
+        }
+    };
+    groups.map(group).collect()
+}
+
 fn block_html(block: &Block) -> String {
     match block {
         Block::Prose(prose) => {
             let paragraphs = prose.split("\n\n").map(str::trim).filter(|text| !text.is_empty());
-            paragraphs.fold(String::new(), |html, text| html + "<p>" + &escape(text) + "</p>\n")
+            paragraphs.map(paragraph_html).collect()
         }
         Block::Table(table) => table.to_html(),
         Block::Chart(chart) => picture(&chart.to_svg_inline()),
         Block::Surface(surface) => picture(&surface.to_svg_inline()),
     }
+}
+
+/// A paragraph. Its lines that begin with a bullet become a list.
+fn paragraph_html(text: &str) -> String {
+    const BULLET: &str = "• ";
+    let mut html = String::new();
+    let lines: Vec<&str> = text.lines().collect();
+    for lines in lines.chunk_by(|a, b| a.starts_with(BULLET) == b.starts_with(BULLET)) {
+        if lines[0].starts_with(BULLET) {
+            html += "<ul>";
+            for line in lines {
+                let _ = write!(html, "<li>{}</li>", escape(line.trim_start_matches(BULLET)));
+            }
+            html += "</ul>\n";
+        } else {
+            let _ = writeln!(html, "<p>{}</p>", escape(&lines.join("\n")));
+        }
+    }
+    html
 }
 
 fn picture(svg: &str) -> String {

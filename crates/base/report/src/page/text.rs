@@ -3,7 +3,7 @@
 use super::{Block, Page, Tone};
 use crate::{
     Cell, Column, Table, Terminal,
-    terminal::{clean, width, wrap},
+    terminal::{clean, fill, width, wrap},
 };
 
 impl Page {
@@ -84,10 +84,19 @@ impl Page {
         for figure in &self.figures {
             let (label, value) = (clean(&figure.label), value(&figure.value));
             let pad = " ".repeat(label_width - width(&label) + value_width - width(&value));
-            let note = terminal.dim(&clean(&figure.note));
-            let line = format!("  {label}  {pad}{}  {note}", terminal.bold(&value));
+            let line = format!("  {label}  {pad}{}", terminal.bold(&value));
+            let used = 4 + label_width + value_width;
+            let note = clean(&figure.note);
             text += line.trim_end();
-            text.push('\n');
+            text += &if note.is_empty() {
+                "\n".to_owned()
+            } else if used + 2 + width(&note) <= terminal.width() {
+                format!("  {}\n", terminal.dim(&note))
+            } else {
+                // The note does not fit beside the value.
+                let lines = fill(&note, "    ", "    ", terminal.width());
+                format!("\n{}\n", terminal.dim(lines.trim_end()))
+            };
         }
         text
     }

@@ -126,7 +126,11 @@ impl BenchOutcome {
     pub fn page(&self) -> Page {
         let drives = self.drives.join(", ");
         let place = format!("{} on {} {}", self.path, self.file_system, drives);
-        let mut page = Page::new(format!("What {} can do", self.path));
+        let subject = match self.drives.as_slice() {
+            [] => self.file_system.clone(),
+            drives => drives.join(", "),
+        };
+        let mut page = Page::new(format!("What {subject} can do"));
         page = match self.best(Workload::Read) {
             Some(best) => page.verdict(
                 Tone::Good,

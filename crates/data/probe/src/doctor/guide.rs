@@ -30,7 +30,7 @@ pub fn guide() -> String {
         for check in all().filter(|check| check.layer == layer) {
             write!(
                 out,
-                "\n### `{}`: {}\n\n{}\n\n- Closes: {}\n- Mend: {}\n",
+                "\n### `{}`: {}\n\n{}\n\n- Closes: {}\n- Fix: {}\n",
                 check.id,
                 check.title,
                 sentence(check.why),

@@ -14,6 +14,8 @@ use super::{CufilePath, Diagnosis, DoctorVerdict, Finding, Layer, State, cufile_
 const INDENT: usize = 6;
 /// The width of a title.
 const TITLE_WIDTH: usize = 22;
+/// Below this width, a finding is below its title.
+const NARROW: usize = 72;
 /// Why writing to a string cannot fail.
 const INFALLIBLE: &str = "writes to a string cannot fail";
 
@@ -95,6 +97,47 @@ impl Diagnosis {
     }
 }
 
+/// A check of a store: of a bucket, or of an object on a network.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckRow<'a> {
+    /// Its result.
+    pub state: State,
+    /// Its title.
+    pub title: &'a str,
+    /// The finding.
+    pub seen: &'a str,
+    /// The remedy.
+    pub fix: Option<&'a str>,
+}
+
+/// The checks of a store in the layout of a [`Diagnosis`]: the summary, the problems with their fixes, the other checks,
+/// and counts.
+pub fn checks_text(summary: &str, checks: &[CheckRow<'_>], style: &Style) -> String {
+    let mut page = Page {
+        style: *style,
+        text: String::new(),
+    };
+    let worst = checks.iter().map(|check| check.state).min().unwrap_or(State::Pass);
+    page.summary(worst, summary);
+    let is_problem = |check: &&CheckRow<'_>| check.fix.is_some() || check.state < State::Pass;
+    for check in checks.iter().filter(is_problem) {
+        page.line("");
+        page.row(check.state, check.title, check.seen);
+        if let Some(fix) = check.fix {
+            page.fix(fix);
+        }
+    }
+    page.line("");
+    for check in checks.iter().filter(|check| !is_problem(check)) {
+        page.row(check.state, check.title, check.seen);
+    }
+    let count = |state| checks.iter().filter(|check| check.state == state).count();
+    let counts = State::ALL.into_iter().filter(|state| count(*state) > 0);
+    let counts: Vec<String> = counts.map(|state| format!("{} {}", count(state), state.word())).collect();
+    page.line(&format!("\n{}", counts.join(", ")));
+    page.text
+}
+
 /// The report being written.
 struct Page {
     style: Style,
@@ -108,14 +151,19 @@ impl Page {
             DoctorVerdict::NotProven => State::Warn,
             DoctorVerdict::NotDirect => State::Fail,
         };
-        let summary = shown(&diagnosis.summary);
-        let (word, rest) = summary.split_once(':').unwrap_or((&summary, ""));
-        self.paint(state, word);
-        self.text.push(':');
-        self.line(rest);
+        self.summary(state, &diagnosis.summary);
         if let Some(instead) = &diagnosis.instead {
             self.line(&format!("  instead: {}", shown(instead)));
         }
+    }
+
+    /// Writes the first line, with its first word in the colour of `state`.
+    fn summary(&mut self, state: State, summary: &str) {
+        let summary = shown(summary);
+        let (word, rest) = summary.split_once(':').unwrap_or((&summary, ""));
+        self.paint(state, word);
+        self.text.push(':');
+        self.wrap(word.chars().count() + 1, 2, rest);
     }
 
     /// Writes a finding with its fix, and with its reason if `with_why`.
@@ -129,17 +177,30 @@ impl Page {
             self.wrap(INDENT + 5, INDENT + 6, finding.why);
         }
         if let Some(mend) = &finding.mend {
-            self.line(&format!("      mend: {}", shown(mend)));
+            self.fix(mend);
         }
     }
 
+    fn fix(&mut self, fix: &str) {
+        self.line(&format!("      fix: {}", shown(fix)));
+    }
+
     fn head(&mut self, finding: &Finding) {
-        let state = finding.state.word();
-        self.paint(finding.state, state);
-        let gap = INDENT - state.len();
-        write!(self.text, "{:gap$}{:<TITLE_WIDTH$}", "", finding.title).expect(INFALLIBLE);
+        self.row(finding.state, finding.title, &finding.seen);
+    }
+
+    fn row(&mut self, state: State, title: &str, seen: &str) {
+        let word = state.word();
+        self.paint(state, word);
+        let gap = INDENT - word.len();
+        if self.style.width < NARROW {
+            // The finding does not fit beside its title.
+            write!(self.text, "{:gap$}{title}\n{:INDENT$}", "", "").expect(INFALLIBLE);
+            return self.wrap(INDENT, INDENT + 1, &shown(seen));
+        }
+        write!(self.text, "{:gap$}{title:<TITLE_WIDTH$}", "").expect(INFALLIBLE);
         let column = INDENT + TITLE_WIDTH;
-        self.wrap(column, column + 1, &shown(&finding.seen));
+        self.wrap(column, column + 1, &shown(seen));
     }
 
     fn line(&mut self, text: &str) {

@@ -5,6 +5,7 @@ use straightway_core::{Bytes, Seconds};
 use super::{
     super::{
         bounds::{BUFFER_MAX, DURATION_MAX, FLOWS_MAX, PACKETS_MAX, RATE_MAX, RATE_MIN, TRAFFIC_MAX, WATCHED_MAX},
+        headroom,
         route::distances_to,
         topology::Network,
         traffic::Traffic,
@@ -60,6 +61,7 @@ impl Checkable for Switch {
         c.bytes("buffer", self.buffer, Bytes(1 << 10)..=BUFFER_MAX);
         if let Some(cell) = self.cell {
             c.bytes("cell", cell, Bytes(1)..=Bytes(4096));
+            self.check_family(cell, c);
         }
         c.seconds("latency", self.latency, Seconds(0.0)..=Seconds(1e-3));
         if let Some(ecn) = &self.ecn {
@@ -67,6 +69,23 @@ impl Checkable for Switch {
         }
         c.nested("pfc", &self.pfc);
         c.range("egress_alpha", self.egress_alpha, 0.001..=1000.0, "");
+    }
+}
+
+impl Switch {
+    /// Refuses a cell of another family if its headroom would be calculated: the pipeline and the response are those of
+    /// the calculator's switch.
+    fn check_family(&self, cell: Bytes, c: &mut Checker) {
+        let known = headroom::Port::default().asic.cell();
+        let is_calculated = self.pfc.enabled && self.pfc.headroom.is_none();
+        if is_calculated && cell != known {
+            let allowed = format!(
+                "{}, that of the switch whose headroom is calculated: the pipeline and the response of a family with \
+                 other cells are not known (or give pfc.headroom)",
+                known.0
+            );
+            c.refuse("cell", cell.0, allowed);
+        }
     }
 }
 

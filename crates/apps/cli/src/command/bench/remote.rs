@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
     }
     bar.finish_and_clear();
     let json = json!({ "uri": uri.to_string(), "bytes": bytes, "points": points });
-    let page = Page::new(format!("{uri}, {} of it, to {}", Bytes(bytes), args.device));
+    let page = Page::new(format!("{uri}, {} of it, to {}", Bytes(bytes), args.device.in_words()));
     args.output.write(&page.section("Reads", [table.into()]), &json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,9 +4,9 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use serde_json::json;
 use straightway_checkpoint::{Codec, SaverOptions};
-use straightway_core::{Bytes, Place, Rate, Seconds};
+use straightway_core::{Bytes, Place, Rate, Seconds, text::counted};
 use straightway_io::store::Location;
-use straightway_report::{Cell, Column, Page, Table, Unit};
+use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 use straightway_stores::Session;
 
 use super::trial::{Round, Trial};
@@ -116,8 +116,32 @@ fn page(args: &Args, rounds: &[Round]) -> Page {
         ]);
     }
     let title = format!(
-        "{} from {} ranks on {}, the slowest rank's times",
-        args.size, args.ranks, args.device
+        "Checkpoints of {} from {} in {}",
+        args.size,
+        counted(u64::from(args.ranks), "rank"),
+        args.device.in_words()
     );
-    Page::new(title).section("", [table.into()])
+    let page = Page::new(title).section("", [table.into(), "The times are those of the slowest rank.".into()]);
+    match median(rounds, |round| round.durable_s) {
+        Some(durable_s) => {
+            let cold_s = median(rounds, |round| round.restore_cold_s).unwrap_or_default();
+            let verdict = format!(
+                "A save is durable after {} ({}), and a cold restore takes {} ({}); medians of {}.",
+                Seconds(durable_s),
+                rate(durable_s),
+                Seconds(cold_s),
+                rate(cold_s),
+                counted(rounds.len() as u64, "round")
+            );
+            page.verdict(Tone::Neutral, verdict)
+        }
+        None => page,
+    }
+}
+
+/// The median of a time over all rounds.
+fn median(rounds: &[Round], time: impl Fn(&Round) -> f64) -> Option<f64> {
+    let mut times: Vec<f64> = rounds.iter().map(time).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use straightway_checkpoint::{Checkpoint, Restorer, StepChange};
+use straightway_core::text::counted;
 use straightway_stores::Session;
 
 use super::{FolderArgs, print_lines};
@@ -67,7 +68,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         };
         let mut lines: Vec<_> = difference.changes.iter().map(line).collect();
-        lines.push(format!("{} tensors are the same", difference.same));
+        let verb = if difference.same == 1 { "is" } else { "are" };
+        lines.push(format!("{} {verb} the same", counted(difference.same as u64, "tensor")));
         print_lines(&lines)?;
     }
     Ok(ExitCode::from(u8::from(!is_same)))

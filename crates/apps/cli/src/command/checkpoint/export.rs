@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use serde_json::json;
 use straightway_checkpoint::Restorer;
-use straightway_core::Bytes;
+use straightway_core::{Bytes, text::counted};
 use straightway_stores::Session;
 use straightway_weights::FileSaver;
 
@@ -55,10 +55,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut lines = vec![format!(
-        "{} tensors, {}, in {} files",
-        exported.tensors,
+        "{}, {}, in {}",
+        counted(exported.tensors as u64, "tensor"),
         Bytes(exported.bytes),
-        exported.files.len()
+        counted(exported.files.len() as u64, "file")
     )];
     if !exported.left_out.is_empty() {
         let names = exported.left_out.join(", ");

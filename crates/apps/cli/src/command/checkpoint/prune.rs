@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use straightway_checkpoint::Retention;
+use straightway_core::text::counted;
 
 use super::{FolderArgs, print_lines};
 use crate::command::{output::print_json, words::whole};
@@ -69,7 +70,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|(step, why)| format!("step {step} stays: {why}"));
     let mut lines: Vec<_> = removed.chain(swept).chain(left).collect();
-    lines.push(format!("{} steps stay", pruned.kept.len()));
+    let verb = if pruned.kept.len() == 1 { "stays" } else { "stay" };
+    lines.push(format!("{} {verb}", counted(pruned.kept.len() as u64, "step")));
     print_lines(&lines)?;
     Ok(ExitCode::SUCCESS)
 }

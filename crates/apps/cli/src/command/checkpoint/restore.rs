@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Instant};
 
 use serde_json::json;
 use straightway_checkpoint::Fetched;
-use straightway_core::{Bytes, Place, Rate, Seconds};
+use straightway_core::{Bytes, Place, Rate, Seconds, text::counted};
 
 use super::{ReadArgs, print_lines};
 use crate::command::{output::print_json, watch::Watch};
@@ -59,10 +59,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .map(|why| format!("rebuilt from parity: {why}"))
         .collect();
     lines.push(format!(
-        "step {} to {}: {} tensors, {}, checked, in {}: {rate}",
+        "step {} to {}: {}, {}, checked, in {}: {rate}",
         manifest.step,
-        args.device,
-        tensors.len(),
+        args.device.in_words(),
+        counted(tensors.len() as u64, "tensor"),
         Bytes(receipt.bytes),
         Seconds(seconds)
     ));

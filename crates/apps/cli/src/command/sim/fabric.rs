@@ -60,15 +60,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut outcome = watched(&scenario)?;
     let origins = args.ask.origins::<FabricScenario>()?;
     outcome.basis.attribute(|path| origins.of(path));
-    print_effort(&outcome, watch.took());
+    let took = watch.took();
     let shown = ask.sweep.shown(&scenario.title, &serde_json::to_value(&outcome)?)?;
     if let Some((page, json)) = shown {
         ask.output.write(&page, &json)?;
+        print_effort(&outcome, took);
         return Ok(ExitCode::SUCCESS);
     }
     let page = view::fabric::page(&scenario, &outcome, ask.in_full());
     let json = serde_json::json!({ "scenario": scenario, "outcome": outcome });
     ask.output.write(&page, &json)?;
+    print_effort(&outcome, took);
     let lossless = scenario.switch.pfc.enabled;
     let lost = lossless && outcome.ledger.dropped_packets > 0;
     Ok(if lost || outcome.deadlock.happened.is_some() {
@@ -88,7 +90,7 @@ fn watched(scenario: &FabricScenario) -> anyhow::Result<FabricOutcome> {
     Ok(outcome?)
 }
 
-/// Prints the effort of the run to stderr.
+/// Prints the effort of the run to stderr, below the page.
 fn print_effort(outcome: &FabricOutcome, took: Elapsed) {
     let (events, packets) = (outcome.effort.events, outcome.effort.packets);
     let rate = events as f64 / took.wall_s / 1e6;

@@ -68,9 +68,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     outcome.basis.attribute(|path| origins.of(path));
     let more = more(args, &scenario, &outcome, &bar)?;
     drop(bar);
-    print_effort(&outcome, took);
     if let Some((page, json)) = ask.sweep.shown(&outcome.title, &serde_json::to_value(&outcome)?)? {
         ask.output.write(&page, &json)?;
+        print_effort(&outcome, took);
         return Ok(ExitCode::SUCCESS);
     }
     let page = view::pcie::page(&scenario, &outcome, &more, ask.in_full());
@@ -79,6 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "streams_sweep": more.sweep, "what_if": more.what_if,
     });
     ask.output.write(&page, &json)?;
+    print_effort(&outcome, took);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -95,7 +96,7 @@ fn more(args: &Args, scenario: &PcieScenario, outcome: &PcieOutcome, bar: &Bar) 
     })
 }
 
-/// Prints the effort of the run to stderr.
+/// Prints the effort of the run to stderr, below the page.
 fn print_effort(outcome: &PcieOutcome, took: Elapsed) {
     let audit = &outcome.audit;
     let rate = audit.tlps as f64 / took.wall_s / 1e6;
