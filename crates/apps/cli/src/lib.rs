@@ -40,7 +40,14 @@ struct Cli {
 
     /// When to use colours: `auto` (on a terminal, unless `NO_COLOR`, `CLICOLOR=0` or `TERM=dumb` is set; elsewhere if
     /// `CLICOLOR_FORCE` is set), `always` or `never`.
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value = "auto", hide_possible_values = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        value_enum,
+        default_value = "auto",
+        hide_possible_values = true
+    )]
     color: ColourChoice,
 }
 
@@ -189,7 +196,9 @@ fn error_line(error: &anyhow::Error) -> String {
 fn parsed(args: &[OsString]) -> Cli {
     let invocation = Invocation::current();
     let parse = |args: Vec<OsString>| {
-        let mut matches = Cli::command().color(invocation.for_parser()).try_get_matches_from(args)?;
+        let mut matches = Cli::command()
+            .color(invocation.for_parser())
+            .try_get_matches_from(args)?;
         invocation.set_command(command_of(&matches));
         Cli::from_arg_matches_mut(&mut matches)
     };
@@ -230,7 +239,10 @@ fn parser_message(text: &str) -> &str {
 
 /// The tips of the argument parser.
 fn parser_hint(text: &str) -> Option<String> {
-    let tips: Vec<_> = text.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).collect();
+    let tips: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("tip: "))
+        .collect();
     (!tips.is_empty()).then(|| shown(&tips.join("; ")).into_owned())
 }
 

@@ -258,11 +258,23 @@ def shown(path, *, terminal):
 
 def test_a_bar_is_shown_in_a_terminal_and_nowhere_else(slow):
     found = shown(slow, terminal=True)
-    if b"GB/s" not in found:
+    if b"B/s" not in found:
         pytest.skip("8 GB were loaded within a second")
     # The bar is cleared at the end.
     assert "░".encode() in found and found.rstrip().endswith(b"\x1b[K")
     assert shown(slow, terminal=False) == b""
+
+
+def test_the_bar_has_the_units_of_a_receipt_and_the_time_left():
+    from straightway import _progress
+
+    assert _progress._size(694_157_312) == "662 MiB"
+    assert _progress._size(24) == "24 B"
+    assert _progress._rate(94_390_000) == "94.4 MB/s"
+    assert _progress._rate(999_999_999) == "1 GB/s"
+    assert _progress._left(25, 100, 10.0) == ", 30 s left"
+    assert _progress._left(10, 100, 60.0) == ", 9 min left"
+    assert _progress._left(0, 100, 60.0) == ""
 
 
 def test_a_bar_is_shown_in_a_notebook(slow):

@@ -57,7 +57,7 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> MeasuredMachin
         }
     }
     measured.stages.writeback_start = drive.writeback_start_bytes.map(Bytes);
-    for rates in &drive.stages {
+    for rates in drive.stages.iter().chain(&drive.copied) {
         put(&mut measured, rates);
     }
     measured
@@ -91,6 +91,10 @@ fn put(measured: &mut MeasuredMachine, rates: &StageRates) {
         Stage::RingToDrive => stages.ring_to_drive = rate,
         Stage::MemoryToCache => stages.memory_to_cache = rate,
         Stage::MemoryToDrive => stages.memory_to_drive = rate,
+        Stage::DriveCopy => {
+            measured.copied = rate;
+            measured.copied_spread = Some(rates.spread());
+        }
     }
 }
 

@@ -213,7 +213,12 @@ impl fmt::Display for Sockets {
         }
         let (sent, came) = (self.retransmits, self.out_of_order);
         if self.samples > 0 || sent + came + self.stalls > 0 {
-            write!(f, ", {}, {} out of order, ", counted(sent, "retransmit"), counted(came, "packet"))?;
+            write!(
+                f,
+                ", {}, {} out of order, ",
+                counted(sent, "retransmit"),
+                counted(came, "packet")
+            )?;
             match self.stalls {
                 0 => write!(f, "no stalls")?,
                 stalls => {
@@ -441,5 +446,60 @@ impl fmt::Display for Receipt {
             write!(f, "\n  warning: {}", shown(warning))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receipt(bytes: u64) -> Receipt {
+        serde_json::from_value(serde_json::json!({
+            "schema": SCHEMA, "bytes": bytes, "seconds": 0.0321, "rate_bytes_per_s": bytes as f64 / 0.0321,
+            "routes": [], "latency": Latency::default(), "cpu_user_s": 0.004, "cpu_system_s": 0.001,
+            "cpu_s_per_gb": 200_250.0, "staging_bytes_peak": 0, "pinned_bytes_peak": 0, "ios": 1,
+            "storage_bytes": bytes, "sync_s": 0.0, "engine": "io_uring", "lanes": 1, "bound_by": "cpu",
+        }))
+        .expect("the fields without a default are here")
+    }
+
+    #[test]
+    fn a_small_transfer_has_no_rates() {
+        assert_eq!(
+            receipt(24).to_string(),
+            "24 B in 32.1 ms, too small for a rate\n  1 I/O by 1 lane of io_uring; cpu 4 ms user + 1 ms system"
+        );
+        let large = receipt(1 << 30).to_string();
+        assert!(
+            large.contains(" at 33.4 GB/s, bound by cpu\n") && large.contains(" s per GB"),
+            "{large}"
+        );
+        assert!(receipt(0).to_string().starts_with("0 B in 32.1 ms, nothing to move\n"));
+    }
+
+    #[test]
+    fn connections_without_samples_have_no_round_trips_and_one_is_one() {
+        let mut sockets = Sockets {
+            connections: 1,
+            ..Sockets::default()
+        };
+        assert_eq!(sockets.to_string(), "  1 connection, too short to sample\n");
+        (sockets.samples, sockets.out_of_order, sockets.stalls) = (3, 1, 1);
+        let text = sockets.to_string();
+        assert!(
+            text.contains("0 retransmits, 1 packet out of order, 1 stall ("),
+            "{text}"
+        );
+        assert!(!text.contains("bursts"), "{text}");
+    }
+
+    #[test]
+    fn the_origin_of_settings_is_a_line() {
+        let mut receipt = receipt(1 << 30);
+        receipt.settings_from = vec!["learned: ring".to_owned()];
+        assert!(
+            receipt.to_string().ends_with("\n  settings from learned: ring"),
+            "{receipt}"
+        );
     }
 }

@@ -259,6 +259,30 @@ mod tests {
             .fact("machine", "a small one")
     }
 
+    #[test]
+    fn bullets_are_a_list_and_charts_that_follow_each_other_share_a_row() {
+        let chart = || Block::from(chart::tests::sample());
+        let text = "It changes:\n• at 5 <GB/s>: slower\n• at 9: faster\n\nThe end.";
+        let html = Page::new("").section("", [text.into(), chart(), chart()]).to_html();
+        let list =
+            "<p>It changes:</p>\n<ul><li>at 5 &lt;GB/s&gt;: slower</li><li>at 9: faster</li></ul>\n<p>The end.</p>";
+        assert!(html.contains(list), "{html}");
+        let rows: Vec<&str> = html.split("<div class=\"charts\">").collect();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[1].matches("<figure class=\"chart\">").count(), 2);
+    }
+
+    #[test]
+    fn the_note_of_a_figure_goes_below_it_in_a_narrow_terminal() {
+        let page = Page::new("t").figure("rate for the target", Cell::count(5.0), "with training stopped");
+        let narrow = page.to_text(Terminal::plain(40));
+        assert!(
+            narrow.contains("  rate for the target  5\n    with training stopped\n"),
+            "{narrow}"
+        );
+        assert!(page.to_text(Terminal::plain(80)).contains("5  with training stopped\n"));
+    }
+
     /// A page with `text` in every text field.
     fn page_of(text: &str) -> Page {
         let axis = || Axis::linear(text, Unit::named(text));

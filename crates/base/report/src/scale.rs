@@ -141,7 +141,7 @@ impl Scale {
 fn round_decades(range: ValueRange, count: usize) -> (f64, f64) {
     let around = |factors: &[f64]| {
         let floor = |value: f64| 10f64.powf(value.log10().floor());
-        let below = |value: f64| factors.iter().map(|f| f * floor(value)).filter(|&v| v <= value).last();
+        let below = |value: f64| factors.iter().map(|f| f * floor(value)).rfind(|&v| v <= value);
         let above = |value: f64| {
             let next = factors.iter().map(|f| f * floor(value)).find(|&v| v >= value);
             next.unwrap_or(10.0 * floor(value))
@@ -274,8 +274,14 @@ mod tests {
             let range = ValueRange { lo, hi };
             let wide = Scale::Log10.widen(&Unit::Seconds, range, 6);
             let ticks = Scale::Log10.ticks(&Unit::Seconds, wide, 8);
-            assert!(ticks.last().is_some_and(|tick| *tick >= hi * 0.999), "{lo} to {hi}: {ticks:?}");
-            assert!(ticks.first().is_some_and(|tick| *tick <= lo * 1.001), "{lo} to {hi}: {ticks:?}");
+            assert!(
+                ticks.last().is_some_and(|tick| *tick >= hi * 0.999),
+                "{lo} to {hi}: {ticks:?}"
+            );
+            assert!(
+                ticks.first().is_some_and(|tick| *tick <= lo * 1.001),
+                "{lo} to {hi}: {ticks:?}"
+            );
         }
     }
 

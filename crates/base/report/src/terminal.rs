@@ -175,7 +175,10 @@ mod tests {
     #[test]
     fn a_long_line_continues_further_right_and_a_short_one_is_kept() {
         let text = Terminal::plain(30).wrapped("  a  table of  blanks\n  1 I/O by 1 lane of io_uring; ring 4 MiB\n");
-        assert_eq!(text, "  a  table of  blanks\n  1 I/O by 1 lane of io_uring;\n    ring 4 MiB\n");
+        assert_eq!(
+            text,
+            "  a  table of  blanks\n  1 I/O by 1 lane of io_uring;\n    ring 4 MiB\n"
+        );
     }
 
     #[test]

@@ -200,7 +200,11 @@ impl Job {
     /// Sets the method of writing to memory, if it does so. `is_measured` is whether a profile gave it, and not a lesson.
     pub(crate) fn set_method(&mut self, method: Method, is_measured: bool) {
         let is_read = WorkKind::Read.methods().contains(&method);
-        let is_used = if is_read { self.suits(WorkKind::Read) } else { self.in_memory.is_some() };
+        let is_used = if is_read {
+            self.suits(WorkKind::Read)
+        } else {
+            self.in_memory.is_some()
+        };
         if is_used && !(is_read && is_measured) {
             self.settings_from.push(format!("learned: {method}").into());
         }

@@ -13,7 +13,7 @@ use straightway_sys::{FreeMemory, root::Root};
 
 use crate::{
     backing::Backing,
-    bench::{BenchOutcome, Knee, StageRates},
+    bench::{BenchOutcome, Knee, Stage, StageRates},
     machine::Machine,
 };
 
@@ -51,6 +51,9 @@ pub struct DriveProfile {
     /// The routes and their stages, measured alternately; absent in profiles of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageRates>,
+    /// A copy on the drive, which reads and writes at once. Not among the stages: earlier versions do not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<StageRates>,
     /// The amount of dirty page cache at which the kernel starts background writeback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writeback_start_bytes: Option<u64>,
@@ -137,11 +140,13 @@ impl Profile {
                 ..Self::empty()
             };
         }
+        let is_copy = |rates: &&StageRates| rates.stage == Stage::DriveCopy;
         let drive = DriveProfile {
             tuning: outcome.tuning(),
             read_latency_s: outcome.read_latency_s(),
             knees: outcome.knees.clone(),
-            stages: outcome.stages.clone(),
+            stages: outcome.stages.iter().filter(|rates| !is_copy(rates)).cloned().collect(),
+            copied: outcome.stages.iter().find(is_copy).cloned(),
             writeback_start_bytes: writeback_start_bytes(&Root::machine()),
         };
         let mut key = key(&outcome.file_system, &outcome.drives);
@@ -223,6 +228,7 @@ mod tests {
             read_latency_s: Some(80e-6),
             knees: Vec::new(),
             stages: Vec::new(),
+            copied: None,
             writeback_start_bytes: None,
         };
         profile.drives.insert("vda".to_owned(), drive);

@@ -136,13 +136,18 @@ impl Session {
         // A demanded chunk size is used as it is; what is learned may choose another.
         let learning = drive.learning.filter(|_| spec.demand.chunk_bytes.is_none());
         let is_demanded = spec.demand.chunk_bytes.is_some() && spec.demand.depth.is_some();
-        let origin = drive.tuning.filter(|_| !is_demanded).map(|tuning| profile_text(&tuning));
+        let origin = drive
+            .tuning
+            .filter(|_| !is_demanded)
+            .map(|tuning| profile_text(&tuning));
         let settings = executor.settings();
         tracing::info!(
             "chunks of {}, {} in flight{}",
             Bytes(settings.chunk_bytes),
             settings.depth,
-            origin.as_deref().map_or(String::new(), |origin| format!(", from {origin}"))
+            origin
+                .as_deref()
+                .map_or(String::new(), |origin| format!(", from {origin}"))
         );
         Ok(executor.learning(learning).settings_from(origin))
     }

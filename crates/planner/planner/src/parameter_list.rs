@@ -46,7 +46,10 @@ pub fn list(scenario: &Scenario) -> Vec<TopicParameter> {
     let topic = scenario.topic().name();
     let mut found = parameters(scenario, topic);
     for parameter in &mut found {
-        let path = parameter.path.strip_prefix(topic).and_then(|path| path.strip_prefix('.'));
+        let path = parameter
+            .path
+            .strip_prefix(topic)
+            .and_then(|path| path.strip_prefix('.'));
         parameter.path = path.unwrap_or_default().to_owned();
     }
     let described = |parameter: Parameter| {
@@ -87,7 +90,11 @@ mod tests {
             assert!(list.len() >= 5, "{topic:?} has {}", list.len());
             for TopicParameter { parameter, text } in list {
                 let path = &parameter.path;
-                assert!(!text.is_empty(), "{}.{path} has no text in parameters.toml", topic.name());
+                assert!(
+                    !text.is_empty(),
+                    "{}.{path} has no text in parameters.toml",
+                    topic.name()
+                );
                 assert!(!parameter.range.is_empty(), "{path}");
             }
         }
@@ -110,7 +117,10 @@ mod tests {
         }
         for (owner, fields) in &TEXTS.types {
             for name in fields.keys() {
-                assert!(used.contains(&(owner.clone(), name.clone())), "{owner}.{name} is no parameter");
+                assert!(
+                    used.contains(&(owner.clone(), name.clone())),
+                    "{owner}.{name} is no parameter"
+                );
             }
         }
     }
@@ -143,7 +153,12 @@ mod tests {
             let bodies: Vec<String> = sources
                 .match_indices(&begin)
                 .map(|(at, _)| sources[at..].split("\n}").next().unwrap())
-                .map(|body| body.split_whitespace().filter(|word| *word != "///").collect::<Vec<_>>().join(" "))
+                .map(|body| {
+                    body.split_whitespace()
+                        .filter(|word| *word != "///")
+                        .collect::<Vec<_>>()
+                        .join(" ")
+                })
                 .collect();
             assert!(!bodies.is_empty(), "there is no {owner}");
             for (name, field) in fields {

@@ -119,7 +119,10 @@ impl<T: Serialize + DeserializeOwned + Checkable> Search<T> {
     }
 
     fn add(&mut self, input: &Table, path: &str, unit: ParameterUnit, allowed: String) {
-        let range = unit.refused().iter().find_map(|value| range_at::<T>(input, path, value));
+        let range = unit
+            .refused()
+            .iter()
+            .find_map(|value| range_at::<T>(input, path, value));
         self.found.push(Parameter {
             path: path.to_owned(),
             unit,
@@ -293,7 +296,9 @@ mod tests {
     #[test]
     fn every_field_is_found_with_its_unit_default_and_range() {
         let found = parameters(&Input::default(), "root");
-        let lines = found.iter().map(|p| format!("{} | {:?} | {} | {}", p.path, p.unit, p.shown_default(), p.range));
+        let lines = found
+            .iter()
+            .map(|p| format!("{} | {:?} | {} | {}", p.path, p.unit, p.shown_default(), p.range));
         assert_eq!(
             lines.collect::<Vec<_>>(),
             [

@@ -4,7 +4,7 @@ use straightway_core::Bytes;
 use straightway_fabric::headroom::{Headroom, Port, fill_time, incast_corrections};
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
-use crate::{basis::with_basis, cells::{count, gbit}};
+use crate::{basis::with_basis, cells::gbit};
 
 /// The page of the headroom of each port, and of the time in which incast fills `buffer`; `in_full` adds every formula
 /// and constant.
@@ -51,7 +51,8 @@ fn fills(ports: &[Port], buffer: Bytes) -> Table {
         Column::new("256:1", Unit::Seconds),
         Column::new("1,024:1", Unit::Seconds),
     ];
-    let mut table = Table::new(format!("{buffer} ({} B) behind one port", count(buffer.0 as f64)), columns);
+    let decimal = Cell::number(buffer.0 as f64 / 1e6, Unit::named("MB")).show();
+    let mut table = Table::new(format!("{decimal} ({buffer}) behind one port"), columns);
     let mut rates: Vec<_> = ports.iter().map(|port| port.rate).collect();
     rates.dedup();
     for rate in rates {

@@ -127,7 +127,8 @@ impl Grid {
         let (mut charts, mut constant) = (Vec::new(), Vec::new());
         for unit in units {
             let of_unit = self.headlines.iter().filter(|headline| headline.unit == *unit);
-            let (level, moving): (Vec<&Headline>, Vec<_>) = of_unit.partition(|headline| self.level(headline).is_some());
+            let (level, moving): (Vec<&Headline>, Vec<_>) =
+                of_unit.partition(|headline| self.level(headline).is_some());
             constant.extend(level);
             let chart = self.chart(&x, unit, &moving);
             // A chart with more lines than colours is not legible.
@@ -157,6 +158,8 @@ impl Grid {
         let labels: Vec<&str> = headlines.iter().map(|headline| headline.label.as_str()).collect();
         let mut y = Axis::linear(y_label(unit, &labels), unit.clone());
         y.scale = y_scale(&series);
+        // Shares of more than a half differ in their last digits.
+        y.fitted = *unit == Unit::Share && points(&series).all(|value| value > 0.5);
         let title = format!("{} by {}", listed(&labels), self.sweeps[0].path);
         Chart {
             series,
@@ -168,7 +171,9 @@ impl Grid {
     fn level(&self, headline: &Headline) -> Option<f64> {
         let mut values = self.points.iter().filter_map(|point| figure(point, headline)?.as_f64());
         let first = values.next()?;
-        values.all(|value| (value - first).abs() <= 1e-9 * first.abs()).then_some(first)
+        values
+            .all(|value| (value - first).abs() <= 1e-9 * first.abs())
+            .then_some(first)
     }
 }
 
@@ -186,17 +191,20 @@ fn y_label(unit: &Unit, labels: &[&str]) -> String {
 
 /// The scale of the y axis: logarithmic if the largest of its values would hide the others.
 fn y_scale(series: &[Series]) -> Scale {
-    /// The lines of a linear axis below this part of its length lie on zero.
-    const HIDDEN: f64 = 30.0;
-    let peak = |series: &Series| series.points.iter().map(|point| point.1).fold(0.0, f64::max);
-    let peaks = series.iter().map(peak);
-    let (least, most) = peaks.fold((f64::MAX, 0.0), |(least, most), peak| (peak.min(least), peak.max(most)));
-    let is_positive = series.iter().flat_map(|s| &s.points).all(|point| point.1 > 0.0);
-    if is_positive && least * HIDDEN < most {
+    /// Points of a linear axis below this part of its length lie on zero.
+    const HIDDEN: f64 = 50.0;
+    let least = points(series).fold(f64::MAX, f64::min);
+    let most = points(series).fold(0.0, f64::max);
+    if least > 0.0 && least * HIDDEN < most {
         Scale::Log10
     } else {
         Scale::Linear
     }
+}
+
+/// The values of all points.
+fn points(series: &[Series]) -> impl Iterator<Item = f64> + '_ {
+    series.iter().flat_map(|series| &series.points).map(|point| point.1)
 }
 
 /// The figures of one answer at `paths`: a page, and a JSON object with a field for each path. Refuses a path that is

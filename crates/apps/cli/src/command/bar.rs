@@ -52,7 +52,9 @@ const WIDE: u16 = 80;
 
 /// The width of the terminal at stderr.
 fn stderr_columns() -> u16 {
-    console::Term::stderr().size_checked().map_or(WIDE, |(_, columns)| columns)
+    console::Term::stderr()
+        .size_checked()
+        .map_or(WIDE, |(_, columns)| columns)
 }
 
 /// Writes the time that is left of a bar.

@@ -9,7 +9,8 @@ use std::{
 use straightway_core::{Error, Scheme, Uri};
 use straightway_io::store::{Location, with_meant};
 use straightway_probe::doctor::{
-    self, Bundle, BundleRequest, CheckRow, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, State, Style, checks_text,
+    self, Bundle, BundleRequest, CheckRow, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, State, Style,
+    checks_text,
 };
 use straightway_stores::doctor::{CheckState, StoreCheck, examine as examine_uri};
 use straightway_sys::root::Root;
@@ -126,7 +127,11 @@ fn style(verbose: bool) -> Style {
 /// The result of the checks of a URI in one line.
 fn summary(uri: &Uri, checks: &[StoreCheck]) -> String {
     let notes = checks.iter().filter(|check| check.state == CheckState::Note).count();
-    let wrong: Vec<&str> = checks.iter().filter(|c| c.state == CheckState::Wrong).map(|c| c.name).collect();
+    let wrong: Vec<&str> = checks
+        .iter()
+        .filter(|c| c.state == CheckState::Wrong)
+        .map(|c| c.name)
+        .collect();
     match (wrong.as_slice(), notes) {
         ([], 0) => format!("ready: {uri} passed all checks"),
         ([], _) => format!("ready: {uri} can be used; see the warnings"),

@@ -53,7 +53,7 @@ impl Invocation {
 
     fn of(args: &[OsString]) -> Self {
         let words: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let options = words.iter().take_while(|word| *word != "--");
+        let mut options = words.iter().take_while(|word| *word != "--");
         let mut colour = ColourChoice::Auto;
         let mut before = "";
         for word in options.clone() {
@@ -71,7 +71,7 @@ impl Invocation {
         let line: Vec<String> = name.into_iter().chain(rest).map(quoted).collect();
         Self {
             line: line.join(" "),
-            is_json: options.into_iter().any(|word| word == "--json"),
+            is_json: options.any(|word| word == "--json"),
             command: OnceLock::new(),
             colour,
             begin: Some(SystemTime::now()),
@@ -183,7 +183,15 @@ mod tests {
     #[test]
     fn the_command_line_can_be_typed_again() {
         let of = |words: &[&str]| Invocation::of(&words.iter().map(OsString::from).collect::<Vec<_>>());
-        let one = of(&["/usr/bin/straightway", "plan", "s3", "--set", "a b=c", "--color=always", "--json"]);
+        let one = of(&[
+            "/usr/bin/straightway",
+            "plan",
+            "s3",
+            "--set",
+            "a b=c",
+            "--color=always",
+            "--json",
+        ]);
         assert_eq!(one.line(), "straightway plan s3 --set 'a b=c' --color=always --json");
         assert!(one.is_json && one.colours(false));
         let other = of(&["straightway", "--color", "never", "copy", "it's", "--", "--json"]);

@@ -252,7 +252,11 @@ pub(crate) fn print_receipt(receipt: &Receipt, as_json: bool) -> anyhow::Result<
         return write_json(receipt);
     }
     let terminal = terminal();
-    let text = terminal.wrapped(&format!("{receipt}\n"));
+    let mut text = format!("{receipt}\n");
+    // In a pipe a line stays a line.
+    if stdout().is_terminal() {
+        text = terminal.wrapped(&text);
+    }
     let line = |(number, line): (usize, &str)| match line.trim_start() {
         _ if number == 0 => terminal.bold(line),
         warning if warning.starts_with("warning:") => terminal.caution(line),

@@ -143,7 +143,12 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
 /// The seconds since a file was written; `None` if there is none.
 fn age_s(path: &Path) -> Option<f64> {
     let written = fs::metadata(path).ok()?.modified().ok()?;
-    Some(SystemTime::now().duration_since(written).unwrap_or_default().as_secs_f64())
+    Some(
+        SystemTime::now()
+            .duration_since(written)
+            .unwrap_or_default()
+            .as_secs_f64(),
+    )
 }
 
 fn state_text(path: &Path) -> String {
@@ -176,7 +181,10 @@ fn profile_table(profile: &Profile) -> Table {
             tuning.map(|tuning| Bytes(tuning.chunk_bytes)).into(),
             tuning.map(|tuning| tuning.depth).into(),
             tuning.map(|tuning| method(tuning.ring_first)).into(),
-            tuning.and_then(|tuning| tuning.rate_bytes_per_s).map(|rate| Rate(rate as f64)).into(),
+            tuning
+                .and_then(|tuning| tuning.rate_bytes_per_s)
+                .map(|rate| Rate(rate as f64))
+                .into(),
             drive.read_latency_s.map(Seconds).into(),
             knees.len().into(),
         ]);
@@ -185,7 +193,10 @@ fn profile_table(profile: &Profile) -> Table {
 }
 
 fn learned_table(learned: &Learned) -> Table {
-    let mut table = Table::new("", [Column::text("drives"), Column::text("work"), Column::text("faster by")]);
+    let mut table = Table::new(
+        "",
+        [Column::text("drives"), Column::text("work"), Column::text("faster by")],
+    );
     for (name, lessons) in &learned.drives {
         for (work, method) in lessons {
             table.push([Cell::from(name.as_str()), work.as_str().into(), method.as_str().into()]);

@@ -11,7 +11,10 @@ use std::{
 
 use anyhow::Context;
 use serde_json::json;
-use straightway_core::{Bytes, Error, ErrorKind, Seconds, text::{counted, shown}};
+use straightway_core::{
+    Bytes, Error, ErrorKind, Seconds,
+    text::{counted, shown},
+};
 use straightway_nvme::{IO_PORT, Nqn, log::AnaState};
 use straightway_nvme_target::{Config, HostPolicy, HostReceipt, HostRule, Links, Listen, NamespaceSource, Target};
 
@@ -165,7 +168,9 @@ fn warn_if_open(config: &Config, addresses: &[SocketAddr]) {
         return;
     };
     let verb = if config.is_writable { "read and write" } else { "read" };
-    say(&format!("warning: everybody who can reach {open} can {verb} what is served"));
+    say(&format!(
+        "warning: everybody who can reach {open} can {verb} what is served"
+    ));
     say("hint: admit only known hosts with --allow NQN, or with --hosts FILE, which may have secrets");
 }
 

@@ -112,7 +112,7 @@ fn two_steps_are_compared() {
     let ran = run(&dir, "checkpoint diff run 10 20");
     assert_eq!(ran.code, Some(1), "{}", ran.err);
     assert!(ran.out.starts_with("~ weight: "), "{}", ran.out);
-    assert!(ran.out.ends_with("1 tensors are the same\n"), "{}", ran.out);
+    assert!(ran.out.ends_with("1 tensor is the same\n"), "{}", ran.out);
     let said = json(&dir, "checkpoint diff run 20 30 --json", 0);
     assert_eq!((&said["is_same"], &said["same"]), (&true.into(), &2.into()));
 }
@@ -159,7 +159,7 @@ fn a_step_is_exported_as_a_model_and_restored_into_memory() {
     checkpoints(&dir);
     let ran = run(&dir, "checkpoint export run model");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert_eq!(ran.out, "1 tensors, 64 KiB, in 1 files\nleft out (not tensors): rng\n");
+    assert_eq!(ran.out, "1 tensor, 64 KiB, in 1 file\nleft out (not tensors): rng\n");
     assert_eq!(run(&dir, "load model --verify").code, Some(0));
     assert_eq!(run(&dir, "checkpoint export run model").code, Some(2));
     let said = json(&dir, "checkpoint restore run --json", 0);

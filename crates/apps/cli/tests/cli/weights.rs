@@ -48,7 +48,8 @@ fn a_model_is_loaded_and_verified_with_one_receipt() {
     let ran = run(&dir, "load model --verify");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(
-        ran.out.starts_with("6 of 6 tensors in 2 files, to host: headers "),
+        ran.out
+            .starts_with("6 of 6 tensors in 2 files, to host memory: headers read in "),
         "{}",
         ran.out
     );

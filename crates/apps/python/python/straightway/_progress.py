@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -89,6 +90,36 @@ def _is_terminal(stream: Any) -> bool:
         return False
 
 
+def _size(count: float) -> str:
+    """A size in the units of a receipt: ``662 MiB``."""
+    return _scaled(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def _rate(per_second: float) -> str:
+    """A rate in the units of a receipt: ``94.4 MB/s``."""
+    return _scaled(per_second, 1000, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
+
+
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+    """A number with three digits and the largest unit that is not above it."""
+    for unit in units:
+        # 999.5 would be printed as 1000.
+        if value < step - 0.5 or unit == units[-1]:
+            break
+        value /= step
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    text = f"{value:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
+
+
+def _left(moved: int, total: int, seconds: float) -> str:
+    """The time left if the rest takes as long as what is done did; empty while that is not known."""
+    if not moved:
+        return ""
+    left = math.ceil(seconds * (total - moved) / moved)
+    return f", {left} s left" if left < 100 else f", {math.ceil(left / 60)} min left"
+
+
 class Watch:
     """Shows the progress of a load of ``total_bytes``, or calls back."""
 
@@ -108,7 +139,8 @@ class Watch:
         seconds = time.monotonic() - self._begun
         if self._shown is not None and self._total and seconds > _BAR_DELAY_S:
             self._is_shown = True
-            text = f"{moved / 1e9:.1f} of {self._total / 1e9:.1f} GB, {moved / seconds / 1e9:.2f} GB/s"
+            left = _left(moved, self._total, seconds)
+            text = f"{_size(moved)} of {_size(self._total)}, {_rate(moved / seconds)}{left}"
             try:
                 self._shown.show(text, moved / self._total)
             except Exception:

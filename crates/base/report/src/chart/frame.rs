@@ -9,7 +9,13 @@
 //! renderers print a note below the plot.
 
 use super::{Axis, Chart, Series, Stroke};
-use crate::{Unit, ValueRange, terminal::clean};
+use crate::{
+    Unit, ValueRange,
+    terminal::{clean, fit},
+};
+
+/// The most characters of a note about hidden curves, which is one line.
+const NOTE_CHARACTERS: usize = 100;
 
 /// A chart, ready to be drawn on a canvas.
 pub(super) struct Frame<'a> {
@@ -142,13 +148,14 @@ impl<'a> Frame<'a> {
 impl Frame<'_> {
     /// A note about curves that a later one covers everywhere.
     fn hidden(&self) -> Option<String> {
-        let name = |index: usize| clean(&self.chart.series[index].name);
-        let mut pairs = Vec::new();
-        for (index, trace) in self.traces.iter().enumerate() {
-            let later = (index + 1..self.traces.len()).find(|&later| trace.covers(&self.traces[later]));
-            pairs.extend(later.map(|later| format!("{} lies under {}", name(index), name(later))));
-        }
-        (!pairs.is_empty()).then(|| pairs.join(", "))
+        let is_covered = |index: usize| {
+            let trace = &self.traces[index];
+            self.traces[index + 1..].iter().any(|later| trace.covers(later))
+        };
+        let names = self.chart.series.iter().map(|series| clean(&series.name)).enumerate();
+        let hidden = names.filter(|(index, name)| !name.is_empty() && is_covered(*index));
+        let hidden: Vec<String> = hidden.map(|(_, name)| name).collect();
+        (!hidden.is_empty()).then(|| fit(&format!("under other lines: {}", hidden.join(", ")), NOTE_CHARACTERS))
     }
 }
 
@@ -323,6 +330,20 @@ mod tests {
         assert!(trace.len() <= 4 * GRID.columns, "{}", trace.len());
         assert!(trace.runs[0].iter().any(|p| p.1 > 0.99));
         assert!(frame.note().unwrap().contains("10M points"));
+    }
+
+    #[test]
+    fn a_curve_under_another_one_is_named() {
+        let mut chart = chart(vec![(0.0, 1.0), (1.0, 2.0)]);
+        chart.series[0].name = "standard".to_owned();
+        let other = |name: &str, y| Series::new(name, [(0.0, 1.0), (1.0, y)]);
+        let apart = chart.clone().with(other("direct", 1.5));
+        assert_eq!(Frame::new(&apart, GRID).unwrap().note(), None);
+        let same = chart.with(other("direct", 2.0));
+        assert_eq!(
+            Frame::new(&same, GRID).unwrap().note().unwrap(),
+            "under other lines: standard"
+        );
     }
 
     #[test]

@@ -140,14 +140,20 @@ fn block_html(block: &Block) -> String {
     }
 }
 
-/// A paragraph. Its lines that begin with a bullet become a list.
+/// A paragraph. Its lines that begin with a bullet or a sign become a list.
 fn paragraph_html(text: &str) -> String {
     const BULLET: &str = "• ";
+    let is_item = |line: &str| ["• ", "✓ ", "✗ "].iter().any(|sign| line.starts_with(sign));
     let mut html = String::new();
     let lines: Vec<&str> = text.lines().collect();
-    for lines in lines.chunk_by(|a, b| a.starts_with(BULLET) == b.starts_with(BULLET)) {
-        if lines[0].starts_with(BULLET) {
-            html += "<ul>";
+    for lines in lines.chunk_by(|a, b| is_item(a) == is_item(b)) {
+        if is_item(lines[0]) {
+            let class = if lines[0].starts_with(BULLET) {
+                ""
+            } else {
+                " class=\"signs\""
+            };
+            let _ = write!(html, "<ul{class}>");
             for line in lines {
                 let _ = write!(html, "<li>{}</li>", escape(line.trim_start_matches(BULLET)));
             }

@@ -88,15 +88,20 @@ impl Page {
             let used = 4 + label_width + value_width;
             let note = clean(&figure.note);
             text += line.trim_end();
-            text += &if note.is_empty() {
-                "\n".to_owned()
-            } else if used + 2 + width(&note) <= terminal.width() {
-                format!("  {}\n", terminal.dim(&note))
-            } else {
-                // The note does not fit beside the value.
-                let lines = fill(&note, "    ", "    ", terminal.width());
-                format!("\n{}\n", terminal.dim(lines.trim_end()))
-            };
+            let fits = used + 2 + width(&note) <= terminal.width();
+            match note.as_str() {
+                "" => {}
+                note if fits => {
+                    text += "  ";
+                    text += &terminal.dim(note);
+                }
+                // Below the value.
+                note => {
+                    text.push('\n');
+                    text += &terminal.dim(fill(note, "    ", "    ", terminal.width()).trim_end());
+                }
+            }
+            text.push('\n');
         }
         text
     }

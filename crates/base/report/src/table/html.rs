@@ -5,10 +5,19 @@ use std::fmt::Write;
 use super::{Align, Cell, Table, cell};
 use crate::markup::escape;
 
+/// The most columns that fit a screen at the usual distance.
+const COLUMNS_USUAL: usize = 8;
+
 impl Table {
     /// Renders the table as HTML: a `figure` that scrolls sideways in a narrow window.
     pub fn to_html(&self) -> String {
-        let mut html = String::from("<figure class=\"table\">");
+        // A table of many columns is set closer, so that the last ones, often the answer, are on the screen.
+        let many = if self.columns.len() > COLUMNS_USUAL {
+            " many"
+        } else {
+            ""
+        };
+        let mut html = format!("<figure class=\"table{many}\">");
         if !self.title.is_empty() {
             let _ = write!(html, "<figcaption>{}</figcaption>", escape(&self.title));
         }

@@ -136,6 +136,9 @@ impl<'a> Rounds<'a> {
         } = &self.planned[at];
         let (load, bench) = (&rates.load, self.bench);
         let file = &bench.file;
+        if let (Some(executor), Stage::DriveCopy) = (executor, rates.stage) {
+            return Ok(bench.copy_once(executor, *series, load.bytes)?.rate_bytes_per_s);
+        }
         if let Some(executor) = executor {
             let moves = vec![Extent::new(0, load.bytes).into()];
             return Ok(bench.once(executor, *series, moves)?.rate_bytes_per_s);
@@ -169,9 +172,12 @@ impl<'a> Rounds<'a> {
                 let memory = Arc::get_mut(&mut self.memory).expect(unshared);
                 stage::copy_in(draft()?.file(), memory.as_slice(), load)
             }
-            Stage::RingRead | Stage::CacheRead | Stage::RingWrite | Stage::CacheWrite | Stage::MemoryToDrive => {
-                unreachable!("an executor runs it")
-            }
+            Stage::RingRead
+            | Stage::CacheRead
+            | Stage::RingWrite
+            | Stage::CacheWrite
+            | Stage::MemoryToDrive
+            | Stage::DriveCopy => unreachable!("an executor runs it"),
         }
     }
 }
@@ -183,7 +189,12 @@ fn stages(series: BenchSeries) -> &'static [Stage] {
         (Workload::Read, Route::Buffered, CacheState::Cold) => {
             &[Stage::CacheRead, Stage::DriveToCache, Stage::CacheToMemory]
         }
-        (Workload::Write, Route::Staged, _) => &[Stage::RingWrite, Stage::RingToDrive, Stage::MemoryToRing],
+        (Workload::Write, Route::Staged, _) => &[
+            Stage::RingWrite,
+            Stage::RingToDrive,
+            Stage::MemoryToRing,
+            Stage::DriveCopy,
+        ],
         (Workload::Write, Route::Buffered, _) => &[Stage::CacheWrite, Stage::MemoryToDrive, Stage::MemoryToCache],
         _ => &[],
     }
@@ -216,7 +227,12 @@ fn plan(bench: &Bench<'_>, knee: &Knee, stage: Stage) -> Result<Option<Planned>>
     }
     let transfer = matches!(
         stage,
-        Stage::RingRead | Stage::CacheRead | Stage::RingWrite | Stage::CacheWrite | Stage::MemoryToDrive
+        Stage::RingRead
+            | Stage::CacheRead
+            | Stage::RingWrite
+            | Stage::CacheWrite
+            | Stage::MemoryToDrive
+            | Stage::DriveCopy
     );
     let settings = || bench.settings(series, load.block_bytes, load.depth);
     Ok(Some(Planned {

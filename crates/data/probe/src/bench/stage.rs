@@ -56,6 +56,8 @@ pub enum Stage {
     MemoryToCache,
     /// O_DIRECT writes from memory in large I/Os, synced.
     MemoryToDrive,
+    /// Whole route: a copy of the file on its drive, which reads and writes at once, synced.
+    DriveCopy,
 }
 
 impl Stage {
@@ -74,6 +76,7 @@ impl Stage {
             Self::CacheWrite => "write through the page cache, synced",
             Self::MemoryToCache => "· memory to page cache, not synced",
             Self::MemoryToDrive => "· memory to drive, synced",
+            Self::DriveCopy => "copy on the drive, synced",
         }
     }
 }

@@ -150,6 +150,15 @@ impl<'a> Bench<'a> {
         self.read(executor, moves, choice).map(|(_, receipt)| receipt)
     }
 
+    /// Copies the first bytes of the file to a new one on the same drive.
+    pub(super) fn copy_once(&self, executor: &Executor, series: BenchSeries, bytes: u64) -> Result<Receipt> {
+        self.file.evict()?;
+        let draft = FileDraft::new(&self.path.with_extension("straightway-bench"), bytes)?;
+        let (from, to) = (vec![Arc::clone(&self.file)], vec![Arc::clone(draft.file())]);
+        let ask = Ask::new(Choice::Only(series.route), self.progress);
+        executor.relay(from, to, vec![(0, Extent::new(0, bytes))], ask)?.wait()
+    }
+
     /// Reads the bytes to be measured into the page cache.
     fn warm(&self, executor: &Executor, moves: &[Move]) -> Result<()> {
         let choice = Choice::Only(Route::Buffered);

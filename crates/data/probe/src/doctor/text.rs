@@ -133,7 +133,9 @@ pub fn checks_text(summary: &str, checks: &[CheckRow<'_>], style: &Style) -> Str
     }
     let count = |state| checks.iter().filter(|check| check.state == state).count();
     let counts = State::ALL.into_iter().filter(|state| count(*state) > 0);
-    let counts: Vec<String> = counts.map(|state| format!("{} {}", count(state), state.word())).collect();
+    let counts: Vec<String> = counts
+        .map(|state| format!("{} {}", count(state), state.word()))
+        .collect();
     page.line(&format!("\n{}", counts.join(", ")));
     page.text
 }

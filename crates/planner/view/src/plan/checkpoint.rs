@@ -191,7 +191,9 @@ fn ways_table(answer: &CheckpointAnswer) -> Table {
         needed.map_or(Cell::Missing, rate)
     });
     row("GPU hours lost a day", &|way| Cell::count(way.lost_gpu_hours_per_day));
-    row("money lost a day (currency of gpu_hour_cost)", &|way| Cell::count(way.lost_cost_per_day));
+    row("money lost a day (currency of gpu_hour_cost)", &|way| {
+        Cell::count(way.lost_cost_per_day)
+    });
     row("mean power wasted", &|way| Cell::number(way.wasted_w, Unit::named("W")));
     table
 }

@@ -7,7 +7,10 @@ use straightway_checkpoint::Fetched;
 use straightway_core::{Bytes, Place, Rate, Seconds, text::counted};
 
 use super::{ReadArgs, print_lines};
-use crate::command::{output::print_json, watch::Watch};
+use crate::command::{
+    output::{print_json, print_receipt},
+    watch::Watch,
+};
 
 /// Restore a checkpoint into memory, check it, and report how long that took.
 ///
@@ -66,7 +69,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Bytes(receipt.bytes),
         Seconds(seconds)
     ));
-    lines.extend(receipt.to_string().lines().map(str::to_owned));
     print_lines(&lines)?;
+    print_receipt(receipt, false)?;
     Ok(ExitCode::SUCCESS)
 }
