@@ -38,8 +38,7 @@ struct Cli {
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
 
-    /// When to use colours: `auto` (on a terminal, unless `NO_COLOR`, `CLICOLOR=0` or `TERM=dumb` is set; elsewhere if
-    /// `CLICOLOR_FORCE` is set), `always` or `never`.
+    /// When to use colours: `auto`, `always` or `never`.
     #[arg(
         long,
         global = true,
@@ -124,7 +123,7 @@ enum Command {
     /// round trips, retransmits and stalls of the connections. With --verbose, checks that passed or do not apply are shown
     /// too.
     Doctor(Deferred<command::doctor::Args>),
-    /// Show or clear the drive profile of this machine and what transfers have learned about its drives.
+    /// Show or clear the drive profile and what transfers have learned.
     ///
     /// `straightway bench` writes the profile. It provides the defaults of later reads, and receipts name it.
     Profile(Deferred<command::profile::Args>),

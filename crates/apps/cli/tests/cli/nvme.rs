@@ -197,10 +197,11 @@ fn the_doctor_and_the_bench_read_a_namespace() {
     let target = Serving::start(&dir, "served");
     let told = succeeds(&dir, &["doctor", &target.uri("served")]);
     for words in [
-        "access:",
-        "latency:",
-        "throughput:",
-        "connections:",
+        "ready: ",
+        "pass  access",
+        "pass  latency",
+        "pass  throughput",
+        "connections",
         "RTT",
         "retransmits",
         "stalls",
@@ -212,7 +213,7 @@ fn the_doctor_and_the_bench_read_a_namespace() {
     assert_eq!(told["checks"].as_array().unwrap().len(), 4, "{told}");
     let ran = dir.run(["doctor", &target.uri("served/none")]);
     assert_eq!(ran.code, Some(1), "{}", ran.out);
-    assert!(ran.out.contains("fail  access: "), "{}", ran.out);
+    assert!(ran.out.contains("fail  access "), "{}", ran.out);
     let uri = target.uri("served/large");
     let point = ["--block", "1MiB", "--depth", "4", "--runs", "1", "--json"];
     let told = json(&dir, &[&["bench", &uri][..], &point].concat());
