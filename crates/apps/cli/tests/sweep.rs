@@ -122,7 +122,8 @@ fn a_sweep_is_a_table_a_plot_csv_and_a_page() {
     let html = ["--html", file.to_str().expect("a plain name")];
     swept(&PCIE, &html);
     let html = std::fs::read_to_string(&file).unwrap();
-    assert!(html.contains("<svg") && !html.contains("src=\"http"));
+    // The payload of a TLP does not matter for writes of 64 bytes: that is a sentence and not a chart.
+    assert!(html.contains("The same at every point: ") && !html.contains("src=\"http"));
 }
 
 #[test]
