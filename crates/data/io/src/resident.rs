@@ -147,6 +147,7 @@ fn receipt(began: Instant, cpu: CpuTime, row: RouteBytes, ios: u64, storage: Per
         sockets: None,
         verified: None,
         bound_by: if is_empty { Bound::Nothing } else { Bound::PageCache },
+        settings_from: Vec::new(),
         warnings: Vec::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Bound, Latency, Percentiles, Receipt, Requests, RouteBytes, SCHEMA};
 
-/// The most distinct warnings of a sum.
+/// The most distinct warnings, and origins of settings, of a sum.
 const WARNINGS_MAX: usize = 16;
 
 impl Receipt {
@@ -40,6 +40,11 @@ impl Receipt {
             match bounds.iter_mut().find(|(bound, _)| *bound == one.bound_by) {
                 Some((_, known_s)) => *known_s += one.seconds,
                 None => bounds.push((one.bound_by, one.seconds)),
+            }
+            for origin in &one.settings_from {
+                if sum.settings_from.len() < WARNINGS_MAX && !sum.settings_from.contains(origin) {
+                    sum.settings_from.push(origin.clone());
+                }
             }
             for warning in &one.warnings {
                 if sum.warnings.len() < WARNINGS_MAX && !sum.warnings.contains(warning) {
@@ -85,6 +90,7 @@ impl Receipt {
             sockets: None,
             verified: None,
             bound_by: Bound::Nothing,
+            settings_from: Vec::new(),
             warnings: Vec::new(),
         }
     }
