@@ -160,9 +160,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Warns that later transfers do not know the result.
 fn warn_not_kept(why: &str) {
-    say(&format!(
-        "warning: the result is not stored as this machine's profile: {why}"
-    ));
+    say(&format!("warning: the profile was not stored: {why}"));
     say("hint: set XDG_STATE_HOME to a folder that can be written to, or give --no-profile");
 }
 

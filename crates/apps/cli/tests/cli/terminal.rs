@@ -231,7 +231,7 @@ fn the_profile_is_shown_and_cleared_and_bench_succeeds_without_a_place_for_it() 
         let ran = dir.run_with(variables, bench.split(' '));
         assert_eq!(ran.code, Some(0), "{}", ran.err);
         assert!(ran.out.contains("64 KiB"), "{}", ran.out);
-        assert!(ran.err.contains("warning: the result is not stored"), "{}", ran.err);
+        assert!(ran.err.contains("warning: the profile was not stored"), "{}", ran.err);
         assert!(
             ran.err.contains("--no-profile") && ran.err.contains("XDG_STATE_HOME"),
             "{}",
