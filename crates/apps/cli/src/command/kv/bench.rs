@@ -1,6 +1,7 @@
 //! `straightway kv bench`: measures a KV cache in a folder.
 
 use std::{
+    ops::Range,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -110,89 +111,34 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn measure(args: &Args, folder: &Path, executor: &Executor) -> Result<Measured> {
-    let chunk_bytes = args.kv_chunk.0;
-    let chunks = args
-        .size
-        .0
-        .checked_div(chunk_bytes)
-        .filter(|chunks| *chunks > 0)
-        .ok_or_else(|| {
-            let why = format!("{} are less than a chunk of {}", args.size, args.kv_chunk);
-            Error::new(ErrorKind::Invalid, "measure", "a KV cache", why)
-                .with_hint("give a larger --size, or a smaller --kv-chunk")
-        })?;
-    // Each chunk in whole pages, with its record; and the headers of all segments.
-    let bytes_max = chunks.saturating_mul(chunk_bytes.next_multiple_of(4096) + 128) + (1 << 20);
-    let mut secret = [0; 32];
-    for part in secret.as_chunks_mut::<8>().0 {
-        *part = nonce().to_le_bytes();
-    }
-    let options = TierOptions {
-        key: args.encrypt.then(|| KeyFile::new(secret)),
-        ..TierOptions::default()
-    };
-    let tier = Tier::open_or_create(folder, (chunk_bytes, bytes_max), executor, options.clone())?;
-    let per_batch = (BATCH_BYTES / chunk_bytes).clamp(1, chunks);
-    let mut memory = Region::host(per_batch * chunk_bytes)?;
-    for (number, place) in (0_u64..).zip(memory.as_mut_slice().as_chunks_mut::<8>().0) {
-        *place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-    }
-    let memory = Arc::new(memory);
-    let namespace = KvNamespace::new(NamespaceParts::default())?;
-    let batch = |first: u64| -> Vec<ChunkAt> {
-        let numbers = first..chunks.min(first + per_batch);
-        let chunk = |number: u64| ChunkAt::whole(key(number), &memory, (number - first) * chunk_bytes, chunk_bytes);
-        numbers.map(chunk).collect()
-    };
-    let firsts = || (0..chunks).step_by(usize::try_from(per_batch).expect("it is in memory"));
-    let begun = Instant::now();
-    let put = receipts(firsts().map(|first| tier.store(namespace, &batch(first))?.wait()))?;
-    let put_s = begun.elapsed().as_secs_f64();
+    let trial = Trial::new(args)?;
+    let options = trial.options();
+    let tier = Tier::open_or_create(
+        folder,
+        (trial.chunk_bytes, trial.bytes_max()),
+        executor,
+        options.clone(),
+    )?;
+    let memory = trial.filled()?;
+    let (put, put_s) = trial.put(&tier, &memory)?;
     drop(tier);
     let begun = Instant::now();
     let tier = Tier::open(folder, executor, options)?;
-    tier.lookup(namespace, &key(0)).map_err(|_| lost(1))?;
+    tier.lookup(trial.namespace, &key(0)).map_err(|_| lost(1))?;
     let restart_s = begun.elapsed().as_secs_f64();
-    let target = Arc::new(Region::at(args.device, per_batch * chunk_bytes)?);
-    target.populate();
-    let pages = Pages::new(
-        args.page.map_or(chunk_bytes, |page| page.0),
-        chunk_bytes,
-        per_batch,
-        args.page.is_some(),
-    )?;
-    let wanted: Vec<_> = firsts()
-        .map(|first| pages.chunks(&target, first..chunks.min(first + per_batch)))
-        .collect();
-    let begun = Instant::now();
-    let get = receipts(wanted.iter().map(|wanted| tier.load(namespace, wanted, None)?.wait()))?;
-    let get_s = begun.elapsed().as_secs_f64();
-    let missing: u64 = get.iter().map(|receipt| receipt.misses.all()).sum();
-    if missing > 0 {
-        return Err(lost(missing));
-    }
-    let keys: Vec<_> = (0..LOOKUPS as u64).map(|number| key(number * 7919 % chunks)).collect();
-    let begun = Instant::now();
-    let found = keys.iter().filter(|key| tier.lookup(namespace, key).is_ok()).count();
-    let lookup_s = begun.elapsed().as_secs_f64() / LOOKUPS as f64;
-    if found < LOOKUPS {
-        return Err(lost((LOOKUPS - found) as u64));
-    }
-    let beside = match args.beside {
-        Some(bytes) => Some(beside::measure(
-            &tier,
-            namespace,
-            bytes.0.div_ceil(chunk_bytes).min(per_batch),
-            &memory,
-        )?),
-        None => None,
+    let (get, get_s) = trial.get(&tier)?;
+    let lookup_s = trial.look_up(&tier)?;
+    let beside = |bytes: Bytes| {
+        let chunks = bytes.0.div_ceil(trial.chunk_bytes).min(trial.per_batch);
+        beside::measure(&tier, trial.namespace, chunks, &memory)
     };
+    let beside = args.beside.map(beside).transpose()?;
     let (known, index_bytes) = tier.index_size();
-    let moved = (chunks * chunk_bytes) as f64;
+    let moved = (trial.chunks * trial.chunk_bytes) as f64;
     Ok(Measured {
         schema: "straightway.kv-bench/1",
-        chunk_bytes,
-        chunks,
+        chunk_bytes: trial.chunk_bytes,
+        chunks: trial.chunks,
         encrypted: args.encrypt,
         put_bytes_per_s: moved / put_s,
         get_bytes_per_s: moved / get_s,
@@ -203,6 +149,120 @@ fn measure(args: &Args, folder: &Path, executor: &Executor) -> Result<Measured> 
         put,
         get,
     })
+}
+
+/// The chunks of a measurement: they are stored and loaded in batches that fit into memory.
+struct Trial<'a> {
+    args: &'a Args,
+    chunk_bytes: u64,
+    chunks: u64,
+    per_batch: u64,
+    namespace: KvNamespace,
+}
+
+impl<'a> Trial<'a> {
+    fn new(args: &'a Args) -> Result<Self> {
+        let chunk_bytes = args.kv_chunk.0;
+        let chunks = args.size.0.checked_div(chunk_bytes).filter(|chunks| *chunks > 0);
+        let chunks = chunks.ok_or_else(|| {
+            let why = format!("{} are less than a chunk of {}", args.size, args.kv_chunk);
+            Error::new(ErrorKind::Invalid, "measure", "a KV cache", why)
+                .with_hint("give a larger --size, or a smaller --kv-chunk")
+        })?;
+        Ok(Self {
+            args,
+            chunk_bytes,
+            chunks,
+            per_batch: (BATCH_BYTES / chunk_bytes).clamp(1, chunks),
+            namespace: KvNamespace::new(NamespaceParts::default())?,
+        })
+    }
+
+    fn options(&self) -> TierOptions {
+        let mut secret = [0; 32];
+        for part in secret.as_chunks_mut::<8>().0 {
+            *part = nonce().to_le_bytes();
+        }
+        TierOptions {
+            key: self.args.encrypt.then(|| KeyFile::new(secret)),
+            ..TierOptions::default()
+        }
+    }
+
+    /// Each chunk in whole pages, with its record; and the headers of all segments.
+    fn bytes_max(&self) -> u64 {
+        let slot_bytes = self.chunk_bytes.next_multiple_of(4096) + 128;
+        self.chunks.saturating_mul(slot_bytes) + (1 << 20)
+    }
+
+    /// Memory with the bytes of one batch.
+    fn filled(&self) -> Result<Arc<Region>> {
+        let mut memory = Region::host(self.per_batch * self.chunk_bytes)?;
+        for (number, place) in (0_u64..).zip(memory.as_mut_slice().as_chunks_mut::<8>().0) {
+            *place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+        }
+        Ok(Arc::new(memory))
+    }
+
+    /// The numbers of the chunks of each batch.
+    fn batches(&self) -> impl Iterator<Item = Range<u64>> {
+        let firsts = (0..self.chunks).step_by(usize::try_from(self.per_batch).expect("it is in memory"));
+        firsts.map(|first| first..self.chunks.min(first + self.per_batch))
+    }
+
+    /// Stores all chunks, and returns the seconds that it took.
+    fn put(&self, tier: &Tier, memory: &Arc<Region>) -> Result<(Vec<KvReceipt>, f64)> {
+        let batch = |numbers: Range<u64>| -> Vec<ChunkAt> {
+            let first = numbers.start;
+            let at = |number: u64| (number - first) * self.chunk_bytes;
+            let chunk = |number| ChunkAt::whole(key(number), memory, at(number), self.chunk_bytes);
+            numbers.map(chunk).collect()
+        };
+        let begun = Instant::now();
+        let put = receipts(
+            self.batches()
+                .map(|numbers| tier.store(self.namespace, &batch(numbers))?.wait()),
+        )?;
+        Ok((put, begun.elapsed().as_secs_f64()))
+    }
+
+    /// Loads all chunks into the memory that was asked for, and returns the seconds that it took.
+    fn get(&self, tier: &Tier) -> Result<(Vec<KvReceipt>, f64)> {
+        let target = Arc::new(Region::at(self.args.device, self.per_batch * self.chunk_bytes)?);
+        target.populate();
+        let page_bytes = self.args.page.map_or(self.chunk_bytes, |page| page.0);
+        let is_random = self.args.page.is_some();
+        let pages = Pages::new(page_bytes, self.chunk_bytes, self.per_batch, is_random)?;
+        let wanted: Vec<_> = self.batches().map(|numbers| pages.chunks(&target, numbers)).collect();
+        let begun = Instant::now();
+        let get = receipts(
+            wanted
+                .iter()
+                .map(|wanted| tier.load(self.namespace, wanted, None)?.wait()),
+        )?;
+        let get_s = begun.elapsed().as_secs_f64();
+        match get.iter().map(|receipt| receipt.misses.all()).sum() {
+            0 => Ok((get, get_s)),
+            missing => Err(lost(missing)),
+        }
+    }
+
+    /// The seconds of a lookup.
+    fn look_up(&self, tier: &Tier) -> Result<f64> {
+        let keys: Vec<_> = (0..LOOKUPS as u64)
+            .map(|number| key(number * 7919 % self.chunks))
+            .collect();
+        let begun = Instant::now();
+        let found = keys
+            .iter()
+            .filter(|key| tier.lookup(self.namespace, key).is_ok())
+            .count();
+        let lookup_s = begun.elapsed().as_secs_f64() / LOOKUPS as f64;
+        match LOOKUPS - found {
+            0 => Ok(lookup_s),
+            missing => Err(lost(missing as u64)),
+        }
+    }
 }
 
 /// The places of chunks in memory, page by page.
@@ -237,7 +297,7 @@ impl Pages {
     }
 
     /// The chunks of a batch with these numbers.
-    fn chunks(&self, region: &Arc<Region>, numbers: std::ops::Range<u64>) -> Vec<ChunkAt> {
+    fn chunks(&self, region: &Arc<Region>, numbers: Range<u64>) -> Vec<ChunkAt> {
         let pages = self
             .order
             .chunks(usize::try_from(self.per_chunk).expect("it is in memory"));
