@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde::{Deserialize, Serialize};
-use straightway_scenario::parameter::{Parameter, parameters};
+use straightway_scenario::parameter::{ScenarioParameter, parameters};
 
 use crate::scenario::Scenario;
 
@@ -15,7 +15,7 @@ use crate::scenario::Scenario;
 pub struct TopicParameter {
     /// Its path below the topic, its unit, default and range.
     #[serde(flatten)]
-    pub parameter: Parameter,
+    pub parameter: ScenarioParameter,
     /// What it is.
     pub text: &'static str,
 }
@@ -52,7 +52,7 @@ pub fn list(scenario: &Scenario) -> Vec<TopicParameter> {
             .and_then(|path| path.strip_prefix('.'));
         parameter.path = path.unwrap_or_default().to_owned();
     }
-    let described = |parameter: Parameter| {
+    let described = |parameter: ScenarioParameter| {
         let text = text(topic, &parameter.path).unwrap_or_default();
         TopicParameter { parameter, text }
     };

@@ -16,7 +16,7 @@ use crate::{
 
 /// A parameter of an input.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Parameter {
+pub struct ScenarioParameter {
     /// Its path, as `--set` takes it. The first element stands for all elements of a list.
     pub path: String,
     /// Its unit.
@@ -63,7 +63,7 @@ const DEPTH_MAX: usize = 12;
 const NO_KEY: &str = "?";
 
 /// The parameters of `input` at and below `root`, in the order of their fields.
-pub fn parameters<T>(input: &T, root: &str) -> Vec<Parameter>
+pub fn parameters<T>(input: &T, root: &str) -> Vec<ScenarioParameter>
 where
     T: Serialize + DeserializeOwned + Checkable,
 {
@@ -79,7 +79,7 @@ where
 
 /// A search for parameters.
 struct Search<T> {
-    found: Vec<Parameter>,
+    found: Vec<ScenarioParameter>,
     of: PhantomData<T>,
 }
 
@@ -123,7 +123,7 @@ impl<T: Serialize + DeserializeOwned + Checkable> Search<T> {
             .refused()
             .iter()
             .find_map(|value| range_at::<T>(input, path, value));
-        self.found.push(Parameter {
+        self.found.push(ScenarioParameter {
             path: path.to_owned(),
             unit,
             default: lookup(input, path).cloned(),
@@ -214,7 +214,7 @@ impl ParameterUnit {
     }
 }
 
-impl Parameter {
+impl ScenarioParameter {
     /// The default, with its unit.
     pub fn shown_default(&self) -> String {
         let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
