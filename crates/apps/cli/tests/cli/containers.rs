@@ -60,7 +60,7 @@ fn writes_to_an_overlay_are_reported_direct_only_if_the_file_system_below_has_ex
             assert_eq!(routed(&receipt, "write", Some("direct")), 3 << 20, "{mkfs}: {receipt}");
         } else {
             assert_eq!(demanded.code, Some(2), "{mkfs}: {demanded:?}");
-            assert!(demanded.err.contains("hint: use --route auto"), "{}", demanded.err);
+            assert!(demanded.err.contains("\"hint\":\"use --route auto"), "{}", demanded.err);
             assert_eq!(
                 because(&receipt, "write", "direct_unproven"),
                 3 << 20,

@@ -215,7 +215,7 @@ fn the_doctor_reports_on_a_bucket() {
         "throughput",
         "bottleneck",
     ] {
-        assert!(text.contains(&format!("{check}:")), "{check}: {text}");
+        assert!(text.contains(&format!("  {check} ")), "{check}: {text}");
     }
     let point = ["--block", "1MiB", "--depth", "4", "--runs", "1", "--json"];
     let text = succeeds(weed, &[&["bench", "s3://lab/doctor/object"][..], &point].concat());
@@ -390,7 +390,7 @@ fn the_doctor_finds_an_object_below_the_first_level() {
     for name in ["s3://lab/levels", "s3://lab/levels/", "s3://lab/levels/b/"] {
         let text = succeeds(weed, &["doctor", name]);
         assert!(
-            text.contains("levels/b/c/large can be opened") && text.contains("throughput:"),
+            text.contains("levels/b/c/large can be opened") && text.contains("  throughput "),
             "{text}"
         );
     }

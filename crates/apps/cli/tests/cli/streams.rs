@@ -68,7 +68,12 @@ fn a_file_goes_to_standard_output_and_the_receipt_to_stderr() {
         let (code, out, err) = run(&dir, None, &["copy", "source", "-"], b"");
         assert_eq!(code, Some(0), "{err}");
         assert!(out == source, "{bytes}: {} bytes", out.len());
-        assert!(err.contains(" in ") && err.contains("bound by"), "{err}");
+        let said = match bytes {
+            0 => "nothing to move",
+            1 | 4097 => "too small for a rate",
+            _ => "bound by",
+        };
+        assert!(err.contains(" in ") && err.contains(said), "{err}");
     }
     let (code, _, err) = run(&dir, None, &["copy", "-q", "source", "-"], b"");
     assert_eq!((code, &*err), (Some(0), ""));
