@@ -352,7 +352,7 @@ mod tests {
         for (text, says) in [
             ("cluster.gpus=0", "cluster.gpus = 0: allowed is a whole number from 1"),
             ("cluster.gpus=zzz", "cluster.gpus = zzz: allowed is a whole number"),
-            ("cluster.gpu=1", "cluster.gpu = 1: allowed is one of `gpus`,"),
+            ("cluster.gpu=1", "there is no `cluster.gpu`; did you mean cluster.gpus?"),
             ("cluster=1", "cluster = 1: allowed is a table"),
             (
                 "cluster.gpus.x=1",
