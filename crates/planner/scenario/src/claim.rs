@@ -117,12 +117,13 @@ impl TryFrom<Written> for Figure {
             }
             Written::Text(text) => text,
         };
-        let parsed = if let Ok(Rate(value)) = text.parse::<Rate>() {
-            (value, FigureKind::Rate)
-        } else if let Ok(Seconds(value)) = text.parse::<Seconds>() {
+        // A rate is last: it may be written without `/s`, as a size is.
+        let parsed = if let Ok(Seconds(value)) = text.parse::<Seconds>() {
             (value, FigureKind::Seconds)
         } else if let Ok(Bytes(value)) = text.parse::<Bytes>() {
             (value as f64, FigureKind::Bytes)
+        } else if let Ok(Rate(value)) = text.parse::<Rate>() {
+            (value, FigureKind::Rate)
         } else {
             return Err("a figure such as 0.23, 45s, 50TB or 200GB/s");
         };

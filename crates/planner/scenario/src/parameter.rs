@@ -303,9 +303,9 @@ mod tests {
             lines.collect::<Vec<_>>(),
             [
                 "root.gpus | Count | 0 | a whole number from 0 to 1000",
-                "root.link.rate | Rate | 50 GB/s | from 1 kB/s to 1000 PB/s",
+                "root.link.rate | Rate | 50 GB/s | from 1 kB/s to 1000000 TB/s",
                 "root.link.is_up | Boolean | true | a boolean",
-                "root.links[0].rate | Rate | 50 GB/s | from 1 kB/s to 1000 PB/s",
+                "root.links[0].rate | Rate | 50 GB/s | from 1 kB/s to 1000000 TB/s",
                 "root.links[0].is_up | Boolean | true | a boolean",
                 "root.shape | Choice | round | `round` or `square`",
                 "root.names | Text | 0 entries | a list",

@@ -116,8 +116,12 @@ fn meant(table: &Table, path: &str) -> Option<String> {
     for (key, value) in table {
         leaves(key.clone(), value, &mut known);
     }
-    let is_below = |name: &&String| name.strip_prefix(path).is_some_and(|rest| rest.starts_with(['.', '[']));
-    if known.iter().any(|name| name == path || is_below(&name)) {
+    let first = with_first_entries(path);
+    let is_below = |name: &&String| {
+        name.strip_prefix(&first)
+            .is_some_and(|rest| rest.starts_with(['.', '[']))
+    };
+    if known.iter().any(|name| *name == first || is_below(&name)) {
         return None;
     }
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
@@ -125,6 +129,16 @@ fn meant(table: &Table, path: &str) -> Option<String> {
     let near = || nearest(path, known.iter()).cloned();
     let near_last = || known.iter().find(|name| is_near(&last(path), &last(name))).cloned();
     same_last.or_else(near).or_else(near_last)
+}
+
+/// The path with the first entry of each list in place of the named one.
+fn with_first_entries(path: &str) -> String {
+    let mut parts = path.split('[');
+    let begin = parts.next().unwrap_or_default().to_owned();
+    parts.fold(begin, |path, part| match part.split_once(']') {
+        Some((_, rest)) => format!("{path}[0]{rest}"),
+        None => format!("{path}[{part}"),
+    })
 }
 
 /// The paths of the parameters of a value. Of a list, those of the first entry: the others have the same names.

@@ -174,13 +174,20 @@ fn span(from: &str, rest: &str) -> Result<Vec<String>, String> {
 /// How many of the second unit are one of the first; `None` if they are not both of times, of sizes or of rates.
 fn unit_factor(of: &str, to: &str) -> Option<f64> {
     type Kind = fn(&str) -> Option<f64>;
+    // A rate may be written without `/s`, as a size is, so it is last.
     let kinds: [Kind; 3] = [
         |one| one.parse::<Seconds>().ok().map(|seconds| seconds.0),
         |one| one.parse::<Bytes>().ok().map(|bytes| bytes.0 as f64),
         |one| one.parse::<Rate>().ok().map(|rate| rate.0),
     ];
-    let (of, to) = (format!("1{of}"), format!("1{to}"));
-    kinds.into_iter().find_map(|kind| Some(kind(&of)? / kind(&to)?))
+    let one = |unit: &str| {
+        let text = format!("1{unit}");
+        let numbered = kinds.iter().enumerate();
+        let mut found = numbered.filter_map(|(kind, parse)| Some((kind, parse(&text)?)));
+        found.next().filter(|_| !unit.is_empty())
+    };
+    let ((kind_of, of), (kind_to, to)) = (one(of)?, one(to)?);
+    (kind_of == kind_to).then_some(of / to)
 }
 
 /// Splits `400Gb/s` into its number and its unit.
@@ -249,6 +256,7 @@ mod tests {
             "a=0..2:3:log",
             "a=1s..2GiB:3",
             "a=1s..2:3",
+            "a=1GB..2GB/s:3",
             "a=x..y:3",
             "a=1,,2",
             "a=1..2:99999999",
