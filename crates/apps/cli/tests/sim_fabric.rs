@@ -93,7 +93,7 @@ fn nonsense_is_refused_by_field_value_and_range() {
         (vec!["headroom", "--rate", "0"], "rate = 0 B/s"),
         (
             vec!["ecn", "--flows", "0"],
-            "flows = 0: allowed is a whole number from 1",
+            "'0' for '--flows <FLOWS>': it must be a whole number, at least 1",
         ),
         (vec!["ecn", "--pmax", "NaN"], "ecn.pmax = NaN"),
     ] {
