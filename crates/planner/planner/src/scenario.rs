@@ -356,7 +356,7 @@ mod tests {
             ("cluster=1", "cluster = 1: allowed is a table"),
             (
                 "cluster.gpus.x=1",
-                "cluster.gpus.x = 1: allowed is a path that ends before `x`: the value there has no fields",
+                "there is no `cluster.gpus.x`; did you mean cluster.gpus?",
             ),
             ("node.io=nan", "node.io = nan"),
             ("cluster", "setting = cluster: allowed is path=value"),

@@ -89,10 +89,14 @@ where
 {
     let path = &setting.path;
     let with = |value: Value| {
-        let refuse = |allowed| setting.refuse(allowed).meaning(meant(table, path).as_deref());
+        // Only a field that does not exist can have been meant otherwise: one that is absent by default exists.
+        let unknown = |allowed| setting.refuse(allowed).meaning(meant(table, path).as_deref());
         let mut changed = table.clone();
-        put(&mut changed, path, value).map_err(refuse)?;
-        let input = check::fit(&changed).map_err(refuse)?;
+        put(&mut changed, path, value).map_err(unknown)?;
+        let input = check::fit(&changed).map_err(|allowed| match check::misfit::<T>(&changed) {
+            Some(check::Shape::Fields(_)) => unknown(allowed),
+            _ => setting.refuse(allowed),
+        })?;
         Ok((changed, input))
     };
     let value = typed(&setting.value);
