@@ -215,7 +215,7 @@ def test_a_load_stops_after_its_timeout(slow):
 
 def test_ctrl_c_ends_a_load_with_a_bar_at_once(slow):
     code = """
-        import os, signal, sys, threading, time, straightway
+        import os, signal, sys, threading, time, numpy, straightway
         signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
